@@ -26,7 +26,8 @@ enum {
     LATENT_VALUES = 512, LATENT_ROTATED = 64, LATENT_KEYS = 576, LATENT_SCALES = 4,
     LATENT_BYTES = 512 + 4 * 4 + 64 * 2,
     LATENT_CHUNK = 32, LATENT_RUN = 8, /* keys; chunks that one block folds */
-    LATENT_WIDE_HEADS = 64, LATENT_WIDE_KEYS = 64, LATENT_WIDE_RUN = 8 /* of latent_wide.cu */
+    LATENT_WIDE_HEADS = 64, LATENT_WIDE_KEYS = 64, LATENT_WIDE_RUN = 8, /* of latent_wide.cu */
+    LATENT_MANY_RUN = 16 /* tiles as these that a block of latent_many.cu folds */
 };
 
 /* Which part of what a row attends. */

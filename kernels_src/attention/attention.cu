@@ -33,6 +33,11 @@ CAIRN_INLINE int32_t *low_entries(int max_pages) {
     return (int32_t *)selected_bits() + ceil_div(max_pages, WARP);
 }
 
+/* The pages that are chosen for this block's row. */
+CAIRN_INLINE const int32_t *choice_of(const attend_params &p, int kv_head) {
+    return p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * p.topk;
+}
+
 /* What a row attends, and the part of its list that this block works on. */
 struct row_list {
     paged_row row;
@@ -43,7 +48,8 @@ struct row_list {
     int span;        /* of the block's runs */
     int from;        /* the first entry of these */
 
-    CAIRN_MEMBER void find(const attend_params &p, int kv_head, int block) {
+    /* asked: of this thread, its page of the selection (choice_of). */
+    CAIRN_MEMBER void find(const attend_params &p, int kv_head, int block, int asked) {
         const int own = row.position / PAGE, topk = p.selected ? p.topk : 0;
         const int sinks = PARTED && p.part == ATTEND_PART_PAGES ? 0 : p.sinks;
         first = p.window > 0 || p.sparse ? layout_candidates(row.position, p.window, PAGE) : 0;
@@ -52,17 +58,36 @@ struct row_list {
         span = CHAINED ? run * layout_chained(p.chain, run) : run;
         from = block * span * CHUNK / PAGE;
         low = min_of(first, layout_sink_pages(sinks, PAGE));
-        if (topk)
-            select(p, p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * topk, topk,
-                   low_entries(p.at.max_pages));
+        if (topk && topk <= WARP && low == 0) select_few(p, topk, asked, low_entries(p.at.max_pages));
+        else if (topk) select(p, choice_of(p, kv_head), topk, asked, low_entries(p.at.max_pages));
         length = PARTED && p.part == ATTEND_PART_PAGES ? low : low + own - first + 1;
     }
     /* Where what is added to the scores of their pages stands. */
     CAIRN_MEMBER float *bias(const attend_params &p) const {
         return (float *)(low_entries(p.at.max_pages) + span * CHUNK / PAGE + 2 + CORE_WARPS);
     }
+    /* Up to 32 selected pages, ascending, where there are no sinks: a page's place is the number of those
+     * below it. All threads; those of the first warp do it. */
+    CAIRN_MEMBER void select_few(const attend_params &p, int topk, int asked, int32_t *list) {
+        const int room = span * CHUNK / PAGE + 2;
+        if (warp_id() == 0) {
+            const bool counts = lane_id() < topk && asked >= 0 && asked < first;
+            if (counts) paged_physical_soon(p.at, row, asked);
+            const uint32_t same = match_any((uint32_t)(counts ? asked : -1));
+            const bool once = counts && (int)find_first_set(same) == lane_id() + 1;
+            const int page = once ? asked : 0x7fffffff;
+            int at = -from;
+#pragma unroll
+            for (int i = 0; i < WARP; i++) at += shuffle(page, i) < page;
+            if (once && at >= 0 && at < room) list[at] = page;
+            const uint32_t kept = warp_ballot(once);
+            if (lane_id() == 0) list[room] = popcount(kept);
+        }
+        block_sync();
+        low = list[room];
+    }
     /* The selected pages and those with sinks, ascending. All threads. */
-    CAIRN_MEMBER void select(const attend_params &p, const int32_t *selected, int topk,
+    CAIRN_MEMBER void select(const attend_params &p, const int32_t *selected, int topk, int asked,
                              int32_t *list) {
         uint32_t *words = selected_bits();
         const int count = ceil_div(first, WARP), each = ceil_div(count, THREADS);
@@ -72,7 +97,7 @@ struct row_list {
         for (int i = thread_id(); i < count; i += THREADS) words[i] = 0;
         block_sync();
         for (int i = thread_id(); i < topk; i += THREADS) {
-            const int page = selected[i];
+            const int page = i < THREADS ? asked : selected[i];
             if (page < 0 || page >= first) continue;
             atomic_or(words + page / WARP, 1u << page % WARP);
             paged_physical_soon(p.at, row, page);
@@ -216,13 +241,16 @@ CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, u
 CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned char *memory) {
     row_list list;
     mask_row masked;
+    uint32_t asked = 0; /* with the row's position, not after it */
+    if (p.selected && thread_id() < p.topk)
+        asked = load_early((const uint32_t *)choice_of(p, at.kv_head) + thread_id());
     list.row = paged_find(p.at, at.r);
     if (MASKED && list.row.valid) list.row.valid = masked.find(p, list.row, at.r);
     if (!list.row.valid) {
         if (at.block == 0) write_nothing(p, at.head, at.count);
         return;
     }
-    list.find(p, at.kv_head, at.block);
+    list.find(p, at.kv_head, at.block, (int)asked);
 
     const int chunks = layout_chunks(list.length, PAGE, DIM);
     const int begin = at.block * list.span, end = min_of(begin + list.span, chunks);
@@ -312,6 +340,7 @@ constexpr int BLOCKS = DIM > 64 && (SOFTCAP || MASKED) ? 1 : BLOCKS_EACH;
 
 CAIRN_KERNEL(attend, THREADS, BLOCKS, attend_params) {
     tile at;
+    if constexpr (!TOKEN_LISTS) load_early((const uint32_t *)p.at.positions + block_id_z());
     at.find(p);
     if constexpr (TOKEN_LISTS) attend_tokens(p, at, shared_base());
     else attend_listed(p, at, shared_base());

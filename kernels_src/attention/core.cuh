@@ -535,27 +535,26 @@ CAIRN_INLINE int scattered(int g) { return (g & 1) * 4 + (g & 2) + (g >> 2); }
  * nothing was attended); the largest score and the denominator. */
 struct merged {
     float value, top, total;
+
+    CAIRN_MEMBER merged share() const {
+        return {total != 0.0f ? value * (1.0f / total) : 0.0f, top, total};
+    }
 };
 
-/* load(run, part): the part of this lane, eight values from 8 t on; again(parts, count): whether
- * they are to be loaded once more. By a whole warp. */
-template <class Load, class Again>
-CAIRN_INLINE merged merge_runs(int runs, Load load, Again again) {
-    constexpr int EIGHTS = 2; /* fetched together */
-    const int g = lane_id() / 4;
-    merged out = {0.0f, NOTHING, 0.0f};
-#pragma unroll 1
-    for (int first = 0; first < runs; first += 8 * EIGHTS) {
-        run_part part[EIGHTS];
-        do {
+/* Up to 8 EIGHTS runs of one unit, from `first` on: asked for all at once, then folded. */
+template <int EIGHTS> struct run_eights {
+    run_part part[EIGHTS];
+
+    /* load(run, part): the part of this lane, eight values from 8 t on. */
+    template <class Load> CAIRN_MEMBER void ask(int first, int runs, Load load) {
 #pragma unroll
-            for (int i = 0; i < EIGHTS; i++) {
-                const int run = first + 8 * i + g;
-                part[i].clear();
-                if (run < runs) load(run, part[i]);
-            }
-        } while (again(part, EIGHTS));
-        warp_sync();
+        for (int i = 0; i < EIGHTS; i++) {
+            const int run = first + 8 * i + lane_id() / 4;
+            part[i].clear();
+            if (run < runs) load(run, part[i]);
+        }
+    }
+    CAIRN_MEMBER void fold(int first, int runs, merged &out) const {
 #pragma unroll
         for (int i = 0; i < EIGHTS; i++) {
             if (i > 0 && first + 8 * i >= runs) break;
@@ -568,12 +567,26 @@ CAIRN_INLINE merged merge_runs(int runs, Load load, Again again) {
             const float next = fmaxf(out.top, top);
             const float old = exp2_fast(out.top - next), now = exp2_fast(top - next);
             out.total = fma_f32(out.total, old, mul_f32(sum, now));
-            out.value = fma_f32(out.value, old, mul_f32(scatter_sum(o, g), now));
+            out.value = fma_f32(out.value, old, mul_f32(scatter_sum(o, lane_id() / 4), now));
             out.top = next;
         }
     }
-    out.value = out.total != 0.0f ? out.value * (1.0f / out.total) : 0.0f;
-    return out;
+};
+
+/* load: as above; again(parts, count): whether they are to be loaded once more. By a whole warp. */
+template <class Load, class Again>
+CAIRN_INLINE merged merge_runs(int runs, Load load, Again again) {
+    constexpr int EIGHTS = 2;
+    merged out = {0.0f, NOTHING, 0.0f};
+#pragma unroll 1
+    for (int first = 0; first < runs; first += 8 * EIGHTS) {
+        run_eights<EIGHTS> eights;
+        do eights.ask(first, runs, load);
+        while (again(eights.part, EIGHTS));
+        warp_sync();
+        eights.fold(first, runs, out);
+    }
+    return out.share();
 }
 
 /* ---- the last block ---- */

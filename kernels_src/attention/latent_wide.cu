@@ -1,5 +1,5 @@
 /* attend_latent_wide: attention/latent.cu for many heads, where a block may have 227 KiB of shared memory:
- * 64 heads read each key once.
+ * 64 heads read each key once. Where there is wgmma, attention/latent_many.cu is launched.
  *
  * Eight warps share tiles of 64 keys, of which the next arrives while one is used. For the scores a warp
  * has 32 heads and 16 keys, for the values all heads and 64 of the 512 dimensions; the softmax meets in

@@ -159,6 +159,9 @@ CAIRN_LAYOUT int layout_latent_wide_bytes(void) {
     return (64 + 2 * 64) * 576 * 2 + 64 * 64 * 2 + 2 * 4 * 64 * 4 + 64 * 4 + 3 * 64 * 4;
 }
 
+/* Of attention/latent_many.cu: barriers and scales, 64 queries, two tiles of 64 keys of 576 values. */
+CAIRN_LAYOUT int layout_latent_many_bytes(void) { return 4096 + 1024 + 3 * 64 * 576 * 2; }
+
 /* Besides, where pages have weights: one for each page of a run and row of a tile, and what the warps
  * tell each other of two chunks. */
 CAIRN_LAYOUT int layout_bias_bytes(int run_pages, int dim) {

@@ -11,7 +11,9 @@
  *                any of its tokens sees, -1: nothing), .begin and .sinks as in attention/packed.cuh
  *   page(c)      the physical page of logical page c of that part, or -1
  *   keys(page, slot, head of keys or values)
- *   last(t), first(t), exists(m)  of token t, of query m */
+ *   last(t), first(t), exists(m)  of token t, of query m
+ *   MASKED       whether tokens see by a mask, too: seen(t, position) then has a bit for each of 32
+ *                positions, and all see those before base() */
 #ifndef CAIRN_ATTENTION_PROMPT_CUH
 #define CAIRN_ATTENTION_PROMPT_CUH
 
@@ -179,20 +181,31 @@ template <bool BF16> struct many_products {
 
 /* What the lane's two rows see. */
 struct many_view {
-    int last[2], begin[2], sinks;
+    int last[2], begin[2], token[2], sinks;
     int lowest, highest; /* of the warp: last, begin */
 
     CAIRN_MEMBER bool whole(int first, uint32_t there) const {
         return there == MANY_ALL && first + MANY_KEYS - 1 <= lowest &&
                (first >= highest || first + MANY_KEYS <= sinks);
     }
-    CAIRN_MEMBER void hide(int first, uint32_t there, float *s) const {
+    template <class Source>
+    CAIRN_MEMBER void hide(const Source &source, int first, uint32_t there, float *s) const {
+        uint32_t masks[2][MANY_KEYS / 32];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if constexpr (Source::MASKED) {
+                const uint32_t own = source.seen(token[half], first + lane_id() % 4 * 32);
+#pragma unroll
+                for (int w = 0; w < MANY_KEYS / 32; w++) masks[half][w] = shuffle(own, lane_id() / 4 * 4 + w);
+            }
+        }
 #pragma unroll
         for (int i = 0; i < MANY_KEYS / 2; i++) {
             const int half = i / 2 % 2, key = i / 4 * 8 + lane_id() % 4 * 2 + i % 2, n = i / 8;
             const int position = first + key;
-            const bool sees = (position <= last[half]) & ((position >= begin[half]) | (position < sinks)) &
-                              (there >> (n / 2 * 8 + n % 2) & 1) != 0;
+            bool sees = (position <= last[half]) & ((position >= begin[half]) | (position < sinks)) &
+                        (there >> (n / 2 * 8 + n % 2) & 1) != 0;
+            if constexpr (Source::MASKED) sees &= (masks[half][i / 16] >> key % 32 & 1) != 0;
             s[i] = sees ? s[i] : minus_infinity();
         }
     }
@@ -259,10 +272,11 @@ template <bool BF16> struct many_user {
         return side == MANY_KEYS_SIDE ? *(const uint32_t *)many_there(n) : 0;
     }
     /* Scores of tile `tile`, number `at`, once made, to weights. */
-    CAIRN_MEMBER void fold(const many_view &view, int tile, int at, uint32_t there) {
+    template <class Source>
+    CAIRN_MEMBER void fold(const Source &source, const many_view &view, int tile, int at, uint32_t there) {
         wgmma_hold<MANY_KEYS / 2>(s);
         many_release(MANY_KEYS_SIDE, at);
-        if (!view.whole(tile * MANY_KEYS, there)) view.hide(tile * MANY_KEYS, there, s);
+        if (!view.whole(tile * MANY_KEYS, there)) view.hide(source, tile * MANY_KEYS, there, s);
         many_fold(r, s, factor, old);
     }
     CAIRN_MEMBER void pack() {
@@ -275,15 +289,15 @@ template <bool BF16> struct many_user {
         wgmma_hold<HEAD_DIM / 2>(r.o);
         many_release(MANY_VALUES_SIDE, n);
     }
-    CAIRN_MEMBER void first(const many_view &view, int tile) {
+    template <class Source> CAIRN_MEMBER void first(const Source &source, const many_view &view, int tile) {
         const uint32_t there = await(MANY_KEYS_SIDE, n);
         products::scores(s, q, matrix(MANY_KEYS_SIDE, n));
         wgmma_wait<0>();
-        fold(view, tile, n, there);
+        fold(source, view, tile, n, there);
         pack();
     }
     /* Scores of tile n + 1, then the values of tile n; the groups issue theirs in turn. */
-    CAIRN_MEMBER void next(const many_view &view, int tile) {
+    template <class Source> CAIRN_MEMBER void next(const Source &source, const many_view &view, int tile) {
         const uint32_t there = await(MANY_KEYS_SIDE, n + 1);
         named_sync(MANY_TURNS + mine(), 256);
         products::scores(s, q, matrix(MANY_KEYS_SIDE, n + 1));
@@ -291,7 +305,7 @@ template <bool BF16> struct many_user {
         products::values(r.o, weights, matrix(MANY_VALUES_SIDE, n));
         named_arrive(MANY_TURNS + 1 - mine(), 256);
         wgmma_wait<1>();
-        fold(view, tile, n + 1, there);
+        fold(source, view, tile, n + 1, there);
         end_values();
         pack();
         n++;
@@ -313,11 +327,13 @@ CAIRN_INLINE many_view many_look(const Source &source, const Part &part, int fro
     for (int half = 0; half < 2; half++) {
         const int m = warp_id() * 16 + lane_id() / 4 + half * 8, token = m / group;
         const bool own = token >= from && token < part.to;
+        view.token[half] = token;
         view.last[half] = own ? source.last(token) : source.exists(m) ? -1 : 0x7fffffff;
         view.begin[half] = own ? source.first(token) : 0;
         view.lowest = min_of(view.lowest, view.last[half]);
         view.highest = max_of(view.highest, view.begin[half]);
     }
+    if constexpr (Source::MASKED) view.lowest = min_of(view.lowest, source.base() - 1);
     view.lowest = warp_min(view.lowest), view.highest = warp_max(view.highest);
     return view;
 }
@@ -335,9 +351,9 @@ CAIRN_INLINE many_sums many_use(Source &source, int group, float factor) {
         int tile = many_next(0, part.begin, part.sinks);
         from = part.to;
         if (part.last < 0 || tile >= end) continue;
-        user.first(view, tile);
+        user.first(source, view, tile);
 #pragma unroll 1
-        while ((tile = many_next(tile + 1, part.begin, part.sinks)) < end) user.next(view, tile);
+        while ((tile = many_next(tile + 1, part.begin, part.sinks)) < end) user.next(source, view, tile);
         user.last();
     }
     if (user.mine() == 0) named_sync(MANY_TURNS, 256); /* as often as the other arrives */

@@ -21,33 +21,55 @@ struct tile {
         const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, QUERIES);
         block = block_id(), unit = block_id_y(), r = block_id_z();
         most = min_of(group, QUERIES); /* rows of a tile */
-        const int query = unit % tiles * QUERIES;
-        kv_head = unit / tiles, count = min_of(group - query, QUERIES);
+        kv_head = unit;
+        if (tiles > 1) kv_head = unit / tiles; /* a division, before anything is asked for */
+        const int query = (unit - kv_head * tiles) * QUERIES;
+        count = min_of(group - query, QUERIES);
         head = (int64_t)r * p.heads + kv_head * group + query;
     }
     /* The most runs that a row may have. */
     CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
 };
 
-/* By the last block: the row from its runs' values [runs, most, HEAD_DIM] and (m, l) [runs, most]. */
-template <int WARPS = CORE_WARPS>
+/* By the last block: the row from its runs' values [runs, most, HEAD_DIM] and (m, l) [runs, most]. A warp
+ * has UNITS units of 32 values at a time, and asks for all runs of a usual list at once. */
+template <int WARPS = CORE_WARPS, int EIGHTS = ((BYTES && CHAINED) || WARPS > CORE_WARPS ? 2 : 4),
+          int UNITS = EIGHTS == 2 || BYTES || CHAINED ? 1 : 2>
 CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const float *parts,
                               const f32x2 *sums, int runs) {
-    const int t = lane_id() % 4, number = t * 8 + scattered(lane_id() / 4), count = at.count;
-    for (int i = warp_id(); i < count * (DIM / 32); i += WARPS) {
-        const int m = i / (DIM / 32), d = i % (DIM / 32) * 32;
-        const merged out = merge_runs(
-            runs,
-            [&](int from, run_part &part) {
-                const int64_t row = (int64_t)from * at.most + m;
-                if (has_piece(d / 8 + t)) part.load(parts + row * HEAD_DIM + d + t * 8, sums + row);
-            },
-            [](const run_part *, int) { return false; });
-        if (has_piece(d / 8 + t)) p.out[(at.head + m) * HEAD_DIM + d + number] = out.value;
-        if (p.lse && d == 0 && lane_id() == 0)
-            p.lse[at.head + m] = out.total > 0.0f
-                                     ? (out.top + log2_fast(out.total)) * 0.6931471805599453f
-                                     : as_f32(0xff800000u);
+    const int t = lane_id() % 4, number = t * 8 + scattered(lane_id() / 4), units = at.count * (DIM / 32);
+#pragma unroll 1
+    for (int i = warp_id(); i < units; i += UNITS * WARPS) {
+        merged out[UNITS];
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) out[u] = {0.0f, NOTHING, 0.0f};
+#pragma unroll 1
+        for (int first = 0; first < runs; first += 8 * EIGHTS) {
+            run_eights<EIGHTS> eights[UNITS];
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) {
+                const int unit = i + u * WARPS, m = unit / (DIM / 32), d = unit % (DIM / 32) * 32 + t * 8;
+                const bool there = (u == 0 || unit < units) && has_piece(d / 8);
+                eights[u].ask(first, there ? runs : 0, [&](int from, run_part &part) {
+                    const int64_t row = (int64_t)from * at.most + m;
+                    part.load(parts + row * HEAD_DIM + d, sums + row);
+                });
+            }
+            warp_sync();
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) eights[u].fold(first, runs, out[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const int unit = i + u * WARPS, m = unit / (DIM / 32), d = unit % (DIM / 32) * 32;
+            const merged done = out[u].share();
+            if (u > 0 && unit >= units) break;
+            if (has_piece(d / 8 + t)) p.out[(at.head + m) * HEAD_DIM + d + number] = done.value;
+            if (p.lse && d == 0 && lane_id() == 0)
+                p.lse[at.head + m] = done.total > 0.0f
+                                         ? (done.top + log2_fast(done.total)) * 0.6931471805599453f
+                                         : as_f32(0xff800000u);
+        }
     }
 }
 

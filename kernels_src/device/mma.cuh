@@ -146,6 +146,16 @@ template <int count> CAIRN_INLINE void registers_take() {
                      : CAIRN_D16(0), CAIRN_D16(16), CAIRN_D16(32), CAIRN_D16(48)                \
                      : "l"(a), "l"(b), "r"((int)adds));                                         \
     }
+#define CAIRN_WGMMA_SHARED_64(name, shape)                                                      \
+    CAIRN_INLINE void name(float *d, uint64_t a, uint64_t b, bool adds) {                       \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %34, 0;"                             \
+                     " wgmma.mma_async.sync.aligned." shape                                     \
+                     " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, adds, 1, 1, 0, 0; }" \
+                     : CAIRN_D16(0), CAIRN_D16(16) : "l"(a), "l"(b), "r"((int)adds));           \
+    }
+CAIRN_WGMMA_SHARED_64(wgmma_f16_64_shared, "m64n64k16.f32.f16.f16")
+CAIRN_WGMMA_SHARED_64(wgmma_bf16_64_shared, "m64n64k16.f32.bf16.bf16")
 CAIRN_WGMMA_SHARED(wgmma_f16_128_shared, "m64n128k16.f32.f16.f16")
 CAIRN_WGMMA_SHARED(wgmma_bf16_128_shared, "m64n128k16.f32.bf16.bf16")
 CAIRN_WGMMA_64(wgmma_f16_64_turned, "m64n64k16.f32.f16.f16", ", 1")
@@ -157,6 +167,7 @@ CAIRN_WGMMA_64(wgmma_f16_64, "m64n64k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_128(wgmma_f16_128, "m64n128k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_32(wgmma_e4m3_32, "m64n32k32.f32.e4m3.e4m3", "")
 CAIRN_WGMMA_64(wgmma_e4m3_64, "m64n64k32.f32.e4m3.e4m3", "")
+#undef CAIRN_WGMMA_SHARED_64
 #undef CAIRN_WGMMA_SHARED
 #undef CAIRN_WGMMA_128
 #undef CAIRN_WGMMA_64

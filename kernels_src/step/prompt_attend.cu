@@ -80,6 +80,7 @@ struct step_source {
     const int32_t *table;
     int start, tokens; /* position of the first */
 
+    static constexpr bool MASKED = false;
     struct shape { int to, last, begin, sinks; };
     CAIRN_MEMBER shape part(int) const { return {tokens, start + tokens - 1, first(0), 0}; }
     CAIRN_MEMBER int page(int c) const { return table[c]; }

@@ -122,9 +122,11 @@ local function bench_latent(b, rows, heads, topk, pages)
     for i = 1, topk do list[r][i] = (r * 131 + i * 37) % (pages * PAGE) end
   end
   local tokens = rt:tensor(list, "i32")
-  local q, out = rt:random { rows, heads, 576 }, rt:zeros { rows, heads, 512 }
-  for _, kind in ipairs { { "u8", 656, "e4m3" }, { "bf16", 576, "bf16" } } do
+  local out = rt:zeros { rows, heads, 512 }
+  for _, kind in ipairs { { "u8", 656, "e4m3", "f32" }, { "bf16", 576, "bf16", "f32" },
+    { "bf16", 576, "bf16, q too", "bf16" } } do
     local latent = rt:zeros({ pages, PAGE, kind[2] }, kind[1])
+    local q = rt:random({ rows, heads, 576 }, kind[4])
     local us = b:time(function()
       rt:attend_tokens(q, nil, tokens, { latent = latent, out = out })
     end)

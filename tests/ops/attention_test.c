@@ -364,8 +364,8 @@ static bool draft_sees(int i, int j, int k) {
     const int gi = i / (k + 1), gj = j / (k + 1), ri = i % (k + 1), rj = j % (k + 1);
     return (rj == 0 && gj <= gi) || (gj == gi && rj > 0 && rj <= ri);
 }
-static void test_mask(int k, int entries, cairn_type type) {
-    const int lengths[] = {37 + entries, 16 + entries, entries};
+static void test_mask(int k, int entries, int before, cairn_type type) {
+    const int lengths[] = {37 + before + entries, 16 + entries, entries};
     world w = make_world(type, CAIRN_F32, 16, 64, 1, 2, 2 * entries + 1, 3, lengths);
     const int bytes = (entries * entries + 7) / 8 + 2;
     both bases = MAKE(CAIRN_I32, 3), mask = MAKE(CAIRN_U8, 3, bytes);
@@ -384,7 +384,8 @@ static void test_mask(int k, int entries, cairn_type type) {
     a.bases = bases.t, a.mask = k < 0 ? mask.t : NULL, a.step_rows = entries;
     a.draft_length = k < 0 ? 0 : k;
     tap_ok(done(cairn_attend(rt, &a)) && check_masked(&w, ints(&bases), entries, visible),
-           "attend on %s: %s of %d entries", where, k < 0 ? "a mask" : "draft and verify", entries);
+           "attend on %s: %s of %d entries behind %d", where, k < 0 ? "a mask" : "draft and verify", entries,
+           37 + before);
     if (k < 0) {
         both less = MAKE(CAIRN_U8, 3, bytes - 3);
         a.mask = less.t;
@@ -836,8 +837,8 @@ static void part(cairn_runtime *opened, const char *name) {
     test_prompt(CAIRN_F16, CAIRN_F32, 16, 64, 3);
     test_prompt_end(CAIRN_BF16, 64, 128, 2, 0);
     test_prompt_end(CAIRN_F16, 16, 64, 3, 150);
-    test_mask(-1, 11, CAIRN_F16);
-    test_mask(3, 16, CAIRN_F16);
+    test_mask(-1, 11, 0, CAIRN_F16);
+    test_mask(3, 16, 4200, CAIRN_F16);
     test_chunks(70, CAIRN_F16);
     test_merge(5, 3, 4, 80);
     test_pages(CAIRN_F16, 16, 64, 1, 2, true, 1);
@@ -845,6 +846,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_tokens(CAIRN_F16, 16, 64, 1, 4, 40);
     test_latent(CAIRN_U8, CAIRN_F32, 20, 300, 70);
     test_latent(CAIRN_BF16, CAIRN_F32, 16, 40, 70);
+    test_latent(CAIRN_BF16, CAIRN_BF16, 70, 1100, 90); /* several runs */
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
         for (int dim = 16; dim <= 240; dim += 32) {
             test_types(CAIRN_F16, CAIRN_F32, 16, dim, 2, 1, 0, true);
@@ -861,8 +863,8 @@ static void part(cairn_runtime *opened, const char *name) {
         test_hard(2, 777, 256, 64, true);
         test_prompt(CAIRN_BF16, CAIRN_BF16, 64, 128, 4);
         test_prompt(CAIRN_E4M3, CAIRN_F16, 32, 256, 1);
-        test_mask(0, 1, CAIRN_BF16);
-        test_mask(16, 289, CAIRN_F16);
+        test_mask(0, 1, 0, CAIRN_BF16);
+        test_mask(16, 289, 2000, CAIRN_F16);
         test_chunks(4, CAIRN_E4M3);
         test_chunks(1, CAIRN_F16);
         test_chunks(131072, CAIRN_BF16);

@@ -80,7 +80,7 @@ static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_par
     grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
     grid.chain = 0;
     /* Not where rows attend all: their blocks are long, and end too unevenly in a chain. */
-    if (p->heads / heads <= LAYOUT_CHAIN_ROWS && !(abilities & ATTEND_TWO_LEVEL) &&
+    if (p->heads / heads <= LAYOUT_CHAIN_ROWS &&
         (p->selected || abilities & ATTEND_TOKENS))
         ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2);
     return grid;
@@ -100,37 +100,46 @@ static ops_kernel ops_attend_kernel(const char *source, const char *entry, const
     return want;
 }
 
-/* Rows that share keys. The keys of a step's rows are cut into parts of ATTEND_PACKED_KEYS. */
+/* Rows that share keys, in tiles of `most` queries. The keys of a step's rows are cut into parts of
+ * ATTEND_PACKED_KEYS, tiles of `keys`. */
 enum { ATTEND_PACKED_KEYS = 2048 };
-static cairn_status ops_attend_packed_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
-                                           int abilities) {
-    const int group = p->heads / p->at.kv_heads, dim = p->at.head_dim, most = layout_packed_rows(dim);
+static cairn_status ops_attend_tiles(cairn_runtime *rt, attend_params *p, int64_t rows, int abilities,
+                                     int most, int keys, device_dims *dims) {
+    const int group = p->heads / p->at.kv_heads;
     const bool step = (abilities & ATTEND_MASK) != 0;
     const int64_t tokens = (int64_t)p->at.max_pages * p->at.page_size;
     const int64_t parts = step ? (tokens + ATTEND_PACKED_KEYS - 1) / ATTEND_PACKED_KEYS : 1;
-    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
-    ops_kernel want = ops_attend_kernel("attention/packed.cu", "attend_packed", p, abilities);
     int64_t tiles;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     p->tokens_each = step && p->mask_rows < most / group ? p->mask_rows : most / group;
     p->rows = (int32_t)rows;
-    p->chain = step ? ATTEND_PACKED_KEYS / layout_packed_keys(dim) : 0;
+    p->chain = step ? ATTEND_PACKED_KEYS / keys : 0;
     tiles = (rows + p->tokens_each - 1) / p->tokens_each;
     status = ops_attend_workspace(&rt->device, p, tiles * p->at.kv_heads, parts > 1 ? most : 0,
                                   (int)parts);
-    if ((status = handles_leave(rt, status))) return status;
-    dims.grid[0] = (unsigned)parts;
-    dims.grid[1] = (unsigned)p->at.kv_heads;
-    dims.grid[2] = (unsigned)tiles;
+    dims->grid[0] = (unsigned)parts;
+    dims->grid[1] = (unsigned)p->at.kv_heads;
+    dims->grid[2] = (unsigned)tiles;
+    return handles_leave(rt, status);
+}
+
+static cairn_status ops_attend_packed_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
+                                           int abilities) {
+    const int dim = p->at.head_dim;
+    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    ops_kernel want = ops_attend_kernel("attention/packed.cu", "attend_packed", p, abilities);
+    cairn_status status = ops_attend_tiles(rt, p, rows, abilities, layout_packed_rows(dim),
+                                           layout_packed_keys(dim), &dims);
     dims.shared_bytes = (unsigned)layout_packed_bytes(dim);
-    return ops_launch_as(rt, &want, &dims, p);
+    return status ? status : ops_launch_as(rt, &want, &dims, p);
 }
 
 /* Whether attention/prompt.cu does it: by wgmma, of two values of one type. */
 static bool ops_attend_is_prompt(const device *dev, const attend_params *p, int abilities) {
     const int kept = abilities & ATTEND_CACHE, dim = p->at.head_dim;
-    return dev->arch == 90 && layout_has_many(dim) && !(abilities & (ATTEND_MASK | ATTEND_SOFTCAP)) &&
+    return dev->arch == 90 && layout_has_many(dim) && !(abilities & ATTEND_SOFTCAP) &&
+           p->heads / p->at.kv_heads <= LAYOUT_MANY_ROWS &&
            (kept == ATTEND_CACHE_F16 ||
             (kept == ATTEND_CACHE_BF16 && (abilities & ATTEND_QUERY_BF16))) &&
            dev->max_shared_bytes >= layout_many_bytes(dim);
@@ -138,14 +147,11 @@ static bool ops_attend_is_prompt(const device *dev, const attend_params *p, int 
 
 static cairn_status ops_attend_prompt_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                            int abilities) {
-    device_dims dims = {{1, 0, 0}, LAYOUT_MANY_THREADS, 0, 0, false};
+    device_dims dims = {{0, 0, 0}, LAYOUT_MANY_THREADS, 0, 0, false};
     ops_kernel want = ops_attend_kernel("attention/prompt.cu", "attend_prompt", p, abilities);
-    p->rows = (int32_t)rows;
-    p->tokens_each = LAYOUT_MANY_ROWS / (p->heads / p->at.kv_heads);
-    dims.grid[1] = (unsigned)p->at.kv_heads;
-    dims.grid[2] = (unsigned)((rows + p->tokens_each - 1) / p->tokens_each);
+    cairn_status status = ops_attend_tiles(rt, p, rows, abilities, LAYOUT_MANY_ROWS, LAYOUT_MANY_KEYS, &dims);
     dims.shared_bytes = (unsigned)layout_many_bytes(p->at.head_dim);
-    return ops_launch_as(rt, &want, &dims, p);
+    return status ? status : ops_launch_as(rt, &want, &dims, p);
 }
 
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
@@ -180,18 +186,32 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* Parts of a row's list, and tiles of its heads; `most` heads have the first. */
-typedef struct ops_attend_latents { bool wide; int64_t runs, units; int most; } ops_attend_latents;
+/* The kernel for so many heads; parts of a row's list; tiles of its heads, of which the workspace has room
+ * for `most` each. */
+typedef struct ops_attend_latents {
+    const char *source, *entry;
+    unsigned threads, shared_bytes;
+    int64_t runs, units;
+    int most;
+} ops_attend_latents;
 
 static ops_attend_latents ops_attend_latents_of(const device *dev, const attend_params *p,
                                                 int abilities) {
-    const bool wide = p->heads > 16 && (abilities & ATTEND_CACHE) != ATTEND_CACHE_F32 &&
-                      dev->max_shared_bytes >= layout_latent_wide_bytes();
-    const int keys = wide ? LATENT_WIDE_KEYS * LATENT_WIDE_RUN : LATENT_CHUNK * LATENT_RUN;
-    const int most = wide ? LATENT_WIDE_HEADS : 16;
+    const bool few = p->heads <= 16 || (abilities & ATTEND_CACHE) == ATTEND_CACHE_F32 ||
+                     dev->max_shared_bytes < layout_latent_wide_bytes();
+    const bool many = !few && dev->arch == 90 && dev->max_shared_bytes >= layout_latent_many_bytes();
+    const int tiles = many ? LATENT_MANY_RUN : LATENT_WIDE_RUN, most = few ? 16 : LATENT_WIDE_HEADS;
+    const int keys = few ? LATENT_CHUNK * LATENT_RUN : LATENT_WIDE_KEYS * tiles;
     const int64_t runs = ((int64_t)p->token_width + keys - 1) / keys;
-    const ops_attend_latents shape = {wide, runs ? runs : 1, (p->heads + most - 1) / most,
-                                      p->heads < most ? p->heads : most};
+    ops_attend_latents shape = {"attention/latent.cu", "attend_latent", 128, 0, runs ? runs : 1,
+                                (p->heads + most - 1) / most, p->heads < most ? p->heads : most};
+    shape.shared_bytes = (unsigned)(many  ? layout_latent_many_bytes()
+                                    : few ? layout_latent_bytes() : layout_latent_wide_bytes());
+    if (few) return shape;
+    shape.source = many ? "attention/latent_many.cu" : "attention/latent_wide.cu";
+    shape.entry = many ? "attend_latent_many" : "attend_latent_wide";
+    shape.threads = many ? LAYOUT_MANY_THREADS : 256;
+    if (many) shape.most = most; /* all that its threads hold */
     return shape;
 }
 
@@ -205,8 +225,7 @@ static void attention_latent_room(const device *dev, const attend_params *p, siz
 static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                            int abilities) {
     const ops_attend_latents shape = ops_attend_latents_of(&rt->device, p, abilities);
-    const bool wide = shape.wide;
-    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    device_dims dims = {{0, 0, 0}, shape.threads, 0, shape.shared_bytes, false};
     ops_kernel want;
     cairn_status status = handles_enter(rt);
     if (status) return status;
@@ -214,14 +233,12 @@ static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, 
     dims.grid[0] = (unsigned)shape.runs;
     dims.grid[1] = (unsigned)shape.units;
     dims.grid[2] = (unsigned)rows;
-    dims.block = wide ? 256 : 128;
-    dims.shared_bytes = (unsigned)(wide ? layout_latent_wide_bytes() : layout_latent_bytes());
     if (!p->partial)
         status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs);
     if ((status = handles_leave(rt, status))) return status;
     memset(&want, 0, sizeof want);
-    want.source = wide ? "attention/latent_wide.cu" : "attention/latent.cu";
-    want.entry = wide ? "attend_latent_wide" : "attend_latent";
+    want.source = shape.source;
+    want.entry = shape.entry;
     want.constants[0].name = "ABILITIES";
     want.constants[0].value = abilities & ~ATTEND_TOKENS;
     want.constant_count = 1;
