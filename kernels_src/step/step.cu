@@ -185,7 +185,8 @@ template <bool RESIDUAL, bool BROAD>
 CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window rows,
                              workspace &work) {
     const int narrow = block_id(), wide = block_id() - NARROW;
-    constexpr int QKV_TILES = TILES_OF(QKV / 16, WIDE_BLOCKS);
+    constexpr bool PAIRS = !OWN_ROWS || (K_TILE % 2 == 0 && KV_TILES % 2 == 0); /* of one A */
+    constexpr int QKV_TILES = PAIRS ? TILES_OF(QKV / 16, WIDE_BLOCKS) : 1;
     constexpr int HIDDEN_TILES = TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS);
     constexpr bool HIDDEN_ONCE = ONCE(HIDDEN / 16, RESIDUAL_BLOCKS);
     attend_queue queue;
@@ -204,8 +205,8 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
         if (BROAD) queue.ask(p, layer, work);
         prefetch_layers<RESIDUAL, BROAD>(p, layer);
         if (BROAD) {
-            stage_qkv<QKV_TILES, ONCE(QKV / 16, WIDE_BLOCKS)>(p, rows, layer, at, place, work,
-                                                              wide, WIDE_BLOCKS);
+            stage_qkv<QKV_TILES, QKV_TILES * WIDE_BLOCKS >= QKV / 16>(p, rows, layer, at, place, work, wide,
+                                                                      WIDE_BLOCKS);
             queue.run(p, layer, at, work);
             stage_merge(p, rows.count, at, warp_id() * WIDE_BLOCKS + wide, WIDE_BLOCKS * WARPS,
                         [&](int row, int) { return attend_queue::chunks(p, layer, row); });
@@ -225,11 +226,12 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
 }
 
 CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
-    workspace work{shared_base(), (float *)(shared_base() + ATTEND_BYTES), 0};
+    workspace work{shared_base(), (float *)(shared_base() + ATTEND_BYTES), 0, false};
     const uint32_t epoch = (uint32_t)p.input[STEP_EPOCH];
     const row_window rows = window_of(p, 0);
+    if constexpr (OWN_ROWS) work.gains = input_array(p, STEP_ADAPTER)[output_column(thread_id())] >= 0;
     if constexpr (NARROW == 0) run_layers<true, true>(p, epoch, rows, work);
     else if (block_id() < NARROW) run_layers<true, false>(p, epoch, rows, work);
     else run_layers<false, true>(p, epoch, rows, work);
-    stage_head(p, rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
+    stage_head(p, OWN_ROWS ? logits_of(p, 0) : rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
 }

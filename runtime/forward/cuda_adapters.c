@@ -180,7 +180,8 @@ static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapte
 
 static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
-    cairn_status status = f->pairs ? CAIRN_OK : cuda_open_adapters(f);
+    cairn_status status = adapter->parts[ADAPTER_MASK] ? cuda_begin_draft_flow(f) : CAIRN_OK;
+    if (!status && !f->pairs) status = cuda_open_adapters(f);
     if (!status && adapter->parts[ADAPTER_MASK]) status = cuda_open_drafts(f);
     if (!status)
         status = device_alloc_clear(f->dev, cuda_adapter_bytes(f, adapter), "an adapter",

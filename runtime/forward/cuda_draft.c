@@ -115,20 +115,38 @@ static cairn_status cuda_build_wide(forward_cuda_state *f) {
     return status;
 }
 
-/* Whether wide products serve the part: its rows that have an adapter have one and the same, by which they
- * draft, as the last does. Graphs are made for one adapter. */
-static bool cuda_make_wide(forward_cuda_state *f, const forward_batch *batch, int rows) {
+/* Whether rows that draft are to have a flow kernel; it is begun before all that adapters need. */
+static bool cuda_wants_draft_flow(const forward_cuda_state *f) {
+    return cuda_may_be_wide(f) && f->flow_chunks && f->head_tiles >= 4; /* where A x meets */
+}
+static cairn_status cuda_begin_draft_flow(const forward_cuda_state *f) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    if (f->draft.words || !cuda_wants_draft_flow(f)) return CAIRN_OK;
+    request = cuda_flow_request(f, STEP_K_DRAFT_FLOW, constants);
+    return jit_begin(f->dev->jit, &request, 1);
+}
+
+/* The adapter whose tiles serve the part: its rows that have one have one and the same, by which they
+ * draft, as the last does; or NULL. */
+static const cairn_adapter *cuda_wide_adapter(const forward_cuda_state *f, const forward_batch *batch,
+                                              int rows) {
     const cairn_adapter *a = rows ? batch->rows[f->part_rows[rows - 1]].adapter : NULL;
-    if (!f->has_wide || !a || !cuda_is_wide(f, a)) return false;
+    if (!f->has_wide || !a || !cuda_is_wide(f, a)) return NULL;
     for (int r = 0; r < rows; r++) {
         const cairn_adapter *own = batch->rows[f->part_rows[r]].adapter;
-        if (own && own != a) return false;
+        if (own && own != a) return NULL;
     }
-    if (f->wide_by == a) return true;
+    return a;
+}
+
+/* Its tiles are read now; graphs are made for one adapter. */
+static void cuda_use_tiles(forward_cuda_state *f, const cairn_adapter *a) {
+    if (f->wide_by == a) return;
+    device_graph_free(f->dev, &f->draft_flow_graph);
     for (int i = 0; i <= STEP_STAGE_ROWS; i++)
         device_graph_free(f->dev, &f->dense_graphs[STEP_GRAPHS - 1][i]);
-    f->wide_by = a, f->stage.params.low_tiles = cuda_tiles_of(a);
-    return true;
+    f->wide_by = a, f->stage.params.low_tiles = f->flow.params.low_tiles = cuda_tiles_of(a);
 }
 
 /* Tiles that a block of it has. */
@@ -163,8 +181,7 @@ static void cuda_take_drafts(forward_cuda_state *f, device_arena *a) {
     f->draft_logits = logits, f->draft_winners = winners, f->draft_input = input;
     f->draft = (draft_params){.words = words, .kept = kept, .tokens = f->drafted, .gated = gated,
                               .embed = f->embed, .exchange = f->stage.params.exchange,
-                              .arrived = arrived, .input = f->stage.params.input,
-                              .sampled = f->sampled, .capacity = f->stage.params.capacity,
+                              .arrived = arrived, .sampled = f->sampled,
                               .norm_eps = f->shape->norm_eps,
                               .input_scale = f->stage.params.input_scale,
                               .embed_scale = f->plan->embed_scale};
@@ -204,7 +221,8 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
     cairn_status status;
     if (f->draft.words) return CAIRN_OK;
     if ((status = cuda_need_drafts(f, NULL)) || (status = cuda_build_drafts(f)) ||
-        (status = cuda_build_wide(f)))
+        (status = cuda_build_wide(f)) ||
+        (cuda_wants_draft_flow(f) && (status = cuda_wait_flow(f, STEP_K_DRAFT_FLOW))))
         return status;
     cuda_take_drafts(f, a);
     head[STEP_ROWS] = head[STEP_LOGIT_COUNT] = 1;
@@ -217,7 +235,7 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
         return status;
     }
     memset(&f->drafting, 0, sizeof f->drafting);
-    f->stage.params.kept = (float *)(uintptr_t)f->draft.kept;
+    f->stage.params.kept = f->flow.params.kept = (float *)(uintptr_t)f->draft.kept;
     for (int kind = 2; kind < STEP_GRAPHS; kind++)
         for (int i = 0; i <= STEP_STAGE_ROWS; i++) {
             device_graph_free(f->dev, &f->stage_graphs[kind][i]);
@@ -229,10 +247,10 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /* Behind the layers: the hidden states that are kept. */
-static cairn_status cuda_keep_hidden(forward_cuda_state *f, int rows) {
+static cairn_status cuda_keep_hidden(forward_cuda_state *f, const step_lane *lane, int rows) {
     const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 16, true};
     if (!f->drafts || !f->adapts || !f->draft.words) return CAIRN_OK;
-    return device_launch(f->dev, &f->keep_kernel, &dims, &f->stage.params);
+    return device_launch(f->dev, &f->keep_kernel, &dims, &lane->params);
 }
 
 static cairn_status cuda_launch_draft(forward_cuda_state *f, int kernel, const draft_params *p) {
@@ -295,6 +313,7 @@ static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cairn_adapter
                                       int masks) {
     draft_params p = f->draft;
     cairn_status status = cuda_send_words(f, a, NULL);
+    p.input = f->lane->params.input, p.capacity = f->lane->params.capacity;
     p.real = real, p.drafts = drafts, p.masks = masks;
     if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, masks)))
         return status;

@@ -91,7 +91,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     int wanted = part->logit_count;
     cairn_status status = cuda_upload_rows(f, &f->prompt, part);
     if (!status) status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
-    if (!status) status = cuda_run_own(f, lane, part->rows);
+    if (!status) status = cuda_run_own(f, part->rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_run_prompt_layer(f, &part->form, part->rows, l);
     if (status || !wanted) return status;

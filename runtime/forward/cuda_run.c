@@ -123,17 +123,22 @@ static bool cuda_has_others(const forward_cuda_state *f, const step_part *part) 
     return r < part->rows;
 }
 
-/* The flow serves few plain rows whose logits are all wanted, while its blocks need one round of
- * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
+/* The flow serves few plain rows whose logits are all wanted, or such as draft, while its blocks need one
+ * round of attention: with more the stage kernels, which have as many blocks as they need, are faster (8
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
- * runs are single chunks. */
-static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
+ * runs are single chunks. Which kernel; STEP_KERNELS: none. */
+static step_kernel cuda_flow_of(forward_cuda_state *f, const step_part *part) {
+    const bool others = cuda_has_others(f, part);
+    const step_kernel kernel = others       ? STEP_K_DRAFT_FLOW
+                               : part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
-        if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
-    return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
-           !cuda_has_others(f, part) && !part->form.rule && !part->told &&
-           cuda_flow_items(f, part) <= f->blocks - f->narrow &&
-           cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
+        if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return STEP_KERNELS;
+    if (part->rows > STEP_FLOW_ROWS || part->form.rule || part->told || !part->logit_count ||
+        cuda_flow_items(f, part) > f->blocks - f->narrow ||
+        (others ? part->rule || !cuda_wide_adapter(f, part->batch, part->rows)
+                : part->logit_count < part->rows))
+        return STEP_KERNELS;
+    return cuda_has_flow(f, kernel) ? kernel : STEP_KERNELS;
 }
 
 /* Whether a row of sequence i that waits attends less than everything before it. */
@@ -162,6 +167,7 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
     step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, false, 0,
                       0, 0, 0};
     bool begun = false;
+    step_kernel flow;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
     for (int i = first; i < batch->sequence_count; i++)
@@ -180,8 +186,9 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
             if (left) cuda_add_row(f, &part, i), left--;
             else if (++i < batch->sequence_count) left = f->stepped[i];
         }
-        if (!begun && i == batch->sequence_count && cuda_suits_flow(f, &part)) {
-            status = cuda_run_flow(f, &part);
+        flow = begun || i < batch->sequence_count ? STEP_KERNELS : cuda_flow_of(f, &part);
+        if (flow < STEP_KERNELS) {
+            status = cuda_run_flow(f, &part, flow);
             if (!status) status = cuda_download_hidden(f, &f->flow, &part);
         } else {
             if (!begun && cuda_counts(f, &part)) status = cuda_forget_pages(f);

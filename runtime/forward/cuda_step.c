@@ -51,20 +51,22 @@ static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
     f->graph_landmarks = part->form.landmarks;
 }
 
-static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
+static cairn_status cuda_enqueue_flow(forward_cuda_state *f, step_kernel kernel) {
     device_dims dims = {{0, 1, 1}, 0, 0, 0, false};
-    step_kernel kernel = sparse ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
+    const step_lane *lane = &f->flow;
     cairn_status status;
     dims.grid[0] = (unsigned)f->blocks;
     dims.block = (unsigned)f->warps * 32;
     dims.shared_bytes = f->attend_bytes + f->product_bytes;
     status = device_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
-    return status ? status : cuda_finish(f, STEP_FLOW_ROWS, sparse);
+    if (!status && kernel == STEP_K_DRAFT_FLOW) status = cuda_keep_hidden(f, lane, STEP_FLOW_ROWS);
+    return status ? status : cuda_finish(f, STEP_FLOW_ROWS, kernel == STEP_K_SPARSE_FLOW);
 }
 
-static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, step_kernel kernel) {
     const forward_rule *rule = part->rule;
-    device_graph *graph = rule ? &f->sparse_graph : &f->graph;
+    device_graph *graph = rule ? &f->sparse_graph
+                               : kernel == STEP_K_DRAFT_FLOW ? &f->draft_flow_graph : &f->graph;
     const int32_t *head = f->flow.words;
     cairn_status status = cuda_upload_rows(f, &f->flow, part);
     if (status) return status;
@@ -72,7 +74,7 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
     if (!graph->exec) {
         part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = cuda_enqueue_flow(f, rule != NULL))) {
+        if ((status = cuda_enqueue_flow(f, kernel))) {
             device_graph_abandon(f->dev);
             return status;
         }
@@ -248,13 +250,12 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
 static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attention *a, int rows,
                                         int wanted) {
     const step_lane *lane = &f->stage;
-    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
+    const int t = f->warps * 32;
     unsigned shared = f->product_bytes;
-    cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
-    if (!status) status = cuda_run_own(f, lane, rows);
+    cairn_status status = cuda_embed_rows(f, rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);
-    if (!status) status = cuda_keep_hidden(f, rows);
+    if (!status) status = cuda_keep_hidden(f, lane, rows);
     if (status || !wanted) return status;
     status = cuda_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
     return status ? status : cuda_finish(f, wanted, false);

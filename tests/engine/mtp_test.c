@@ -254,6 +254,49 @@ static void test_perfect(void) {
     free_low(&l), family_free(&f);
 }
 
+/* ---- on the GPU ------------------------------------------------------------------------------ */
+
+/* All that steps with drafts leave on the device: logits, and hidden states of masks. */
+static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most) {
+    cairn_model *m = NULL;
+    cairn_session *s = NULL;
+    cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 12};
+    cairn_runtime *rt = open_model(path, k, 64, &m);
+    int held = 0;
+    bool served = false;
+    if (!rt) return 0;
+    forward_cuda_state *f = (forward_cuda_state *)m->state;
+    const int kept = (k + 1) * k * f->shape->hidden, vocab = f->shape->vocab;
+    if (!flow) f->flow_states[STEP_K_DRAFT_FLOW] = STEP_FLOW_FAILED;
+    cairn_session_open(m, &s);
+    cairn_append_ids(s, ids, GIVEN);
+    cairn_generate_begin(s, "", &o);
+    for (int piece = 0; piece < (few ? 4 : 12) && held + kept + 2 * vocab <= most; piece++) {
+        cairn_piece p = {.struct_size = sizeof p};
+        if (cairn_generate_next(s, &p) || p.stop) break;
+        served |= f->draft_flow_graph.exec != NULL;
+        if (device_enter(&rt->device)) break;
+        if (device_download(&rt->device, to + held, f->draft.kept, (size_t)kept * 4) ||
+            device_download(&rt->device, to + held + kept, f->logits, 2 * (size_t)vocab * 4)) held = most;
+        device_leave(&rt->device);
+        held += kept + 2 * vocab;
+    }
+    tap_ok(served == flow && held, "on cuda: rows that draft%s by the flow kernel", flow ? "" : " not");
+    cairn_close(rt);
+    return held;
+}
+
+static void test_flow(const int32_t *ids) {
+    enum { MOST = 1 << 16 };
+    static float by_flow[MOST], by_stages[MOST];
+    for (int k = 1; k <= (few ? 1 : 3); k++) {
+        const int count = keep_steps(true, k, ids, by_flow, MOST);
+        const int other = keep_steps(false, k, ids, by_stages, MOST);
+        tap_ok(count == other && count && !memcmp(by_flow, by_stages, (size_t)count * sizeof *by_flow),
+               "on cuda: k = %d, %d values of masks and logits to the bit as by the stages", k, count);
+    }
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void test_refused(const family *f, const low *good, const int32_t *ids) {
@@ -298,6 +341,7 @@ static void test_backend(cairn_backend backend) {
     test_text(ids);
     if (!few) test_beside(&f, ids);
     if (backend == CAIRN_BACKEND_CPU) test_refused(&f, &l, ids);
+    if (backend == CAIRN_BACKEND_CUDA) test_flow(ids);
     free_low(&l), family_free(&f);
     f = zoo_llama(&state);
     if (!few) f.vocab = 8; /* so that some drafts hold */
