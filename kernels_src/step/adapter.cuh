@@ -20,14 +20,32 @@ constexpr int64_t A_DOWN = A_GATE + A_HIDDEN, A_LAYER = A_DOWN + FFN * 32;
 constexpr int B_O = QKV, B_GATE = B_O + HIDDEN, B_DOWN = B_GATE + 2 * FFN, B_LAYER = B_DOWN + HIDDEN;
 constexpr int K_TILE = HEADS * HEAD_DIM / 16, KV_TILES = KV_HEADS * HEAD_DIM / 16;
 constexpr int V_TILE = K_TILE + KV_TILES;
+constexpr int64_t LOW_BYTES = A_LAYER + B_LAYER * LOW * 4;
 CAIRN_INLINE const uint8_t *low_layer(const step_params &p, int layer) {
-    return p.low_tiles + layer * (A_LAYER + B_LAYER * LOW * 4);
+    return p.low_tiles + layer * LOW_BYTES;
 }
+
+/* A unit of such a tile; where rows 8 to 15 are another product's they count too, else they are zero. */
+template <bool HALVES> struct low_unit {
+    u32x4 row[HALVES ? 2 : 1];
+
+    template <int> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
+        const uint8_t *unit = tile + number * packed<PACK_16>::UNIT_BYTES;
+        row[0] = load_constant_early((const u32x4 *)unit + lane_id());
+        if (HALVES) row[HALVES ? 1 : 0] = load_constant_early((const u32x4 *)(unit + 512) + lane_id());
+    }
+    CAIRN_MEMBER void expand(uint32_t *a) const {
+        const u32x4 more = HALVES ? row[HALVES ? 1 : 0] : u32x4{};
+        a[0] = row[0].x, a[2] = row[0].y, a[4] = row[0].z, a[6] = row[0].w;
+        a[1] = more.x, a[3] = more.y, a[5] = more.z, a[7] = more.w;
+    }
+};
 
 /* In the flow kernel: each block makes A x anew, a tile beside its own, and adds B (A x) to what its rows
  * with an adapter sum up to, to the bits of step/wide.cu. PRODUCT: STEP_LOW_, the first of a kernel. */
 template <int PRODUCT> struct flow_low {
     static constexpr bool ADDS = true, HALVES = PRODUCT == STEP_LOW_GATE;
+    typedef low_unit<HALVES> unit;
     const uint8_t *at; /* of the layer */
 
     CAIRN_MEMBER const uint8_t *tile(int number) const {

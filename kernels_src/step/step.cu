@@ -108,6 +108,10 @@ CAIRN_INLINE void prefetch_layer(const step_params &p, int layer) {
     constexpr int64_t O_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>();
     constexpr int64_t DOWN_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>();
     const int narrow = block_id(), wide = block_id() - NARROW;
+    if (OWN_ROWS) { /* what an adapter adds: a share of it all */
+        const int64_t at = ((int64_t)thread_id() * BLOCKS + block_id()) * 128;
+        if (at < LOW_BYTES) prefetch_l2(low_layer(p, layer) + at);
+    }
     if (BROAD) {
         prefetch_tiles<CAIRN_PACK_QKV, HIDDEN>(p.qkv + layer * QKV_BYTES, wide, WIDE_BLOCKS,
                                                QKV / 16);

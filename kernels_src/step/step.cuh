@@ -237,6 +237,7 @@ CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *
 /* Nothing is added to a product. */
 struct no_low {
     static constexpr bool ADDS = false;
+    typedef int unit;
 };
 
 /* Input: fetch<N>(first unit, b[N][4]) waits for N units (those beyond the last are not used);
@@ -252,14 +253,19 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
     constexpr bool LATE = TILES >= 4; /* expand when needed: not enough registers */
     const int mine = warp_id() * MINE;
     packed<FORMAT> raw[TILES][HELD];
-    packed<PACK_16> low[1][Low::ADDS ? HELD : 1];
+    typename Low::unit low[Low::ADDS ? HELD : 1];
+    const auto load_low = [&](const uint8_t *tile, int unit) {
+        if constexpr (Low::ADDS)
+#pragma unroll
+            for (int u = 0; u < HELD; u++) low[u].template load<1>(tile, min_of(unit + u, UNITS - 1));
+    };
     uint32_t b[HELD][4];
     load_batch<FORMAT, INPUTS>(raw, weights, first, tiles, mine);
 #pragma unroll 1
     for (int base = first; base * TILES < tiles; base += step) {
         float sum[TILES][2][4] = {}, more[4] = {}, gain[8];
         if constexpr (Low::ADDS) {
-            load_batch<PACK_16, INPUTS>(low, add.tile(base * TILES), 0, 1, mine);
+            load_low(add.tile(base * TILES), mine);
             add.fetch(base * TILES, gain);
         }
 #pragma unroll 1
@@ -290,13 +296,12 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
 #pragma unroll
                 for (int u = 0; u < HELD; u++) {
                     uint32_t c[8];
-                    low[0][u].expand(c);
+                    low[u].expand(c);
                     if (MINE * WARPS != UNITS && mine + batch + u >= UNITS) continue;
                     mma_f16(more, c, b[u]);
                     mma_f16(more, c + 4, b[u] + 2);
                 }
-                if (batch + HELD < MINE)
-                    load_batch<PACK_16, INPUTS>(low, add.tile(base * TILES), 0, 1, mine + batch + HELD);
+                if (batch + HELD < MINE) load_low(add.tile(base * TILES), mine + batch + HELD);
             }
             if (batch + HELD < MINE && LATE)
                 load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
