@@ -69,6 +69,9 @@ typedef struct step_pair {
     int32_t rank, pad;
 } step_pair;
 
+/* Rows of the flow's hidden states with their copies, at most (copies_of in step/step.cuh). */
+enum { STEP_FLOW_SLOTS = 8 };
+
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 /* Tiles of gate_up a block: two where a warp keeps its inputs. */

@@ -78,7 +78,7 @@ constexpr int COLUMNS = 8; /* tokens of one product */
  * lines, so that a step of few rows writes several copies: slot = copy * rows + row. */
 constexpr uint32_t EMPTY = 0xffffffffu;
 
-constexpr int SLOTS = FLOW ? COLUMNS : ROWS, SQUARES = HIDDEN / 16;
+constexpr int SLOTS = FLOW ? STEP_FLOW_SLOTS : ROWS, SQUARES = HIDDEN / 16;
 constexpr int64_t RESIDUAL_BYTES = (int64_t)ROWS * HIDDEN * 4; /* [row, hidden] f32, before all */
 
 constexpr int64_t HIDDEN_AT = 0;                                        /* [slot, hidden] f16 */
@@ -125,7 +125,7 @@ CAIRN_INLINE int64_t part_of(const step_params &p, int run, int row) {
     return (int64_t)run * (FLOW ? ROWS : p.input[STEP_ROWS]) + row;
 }
 CAIRN_INLINE int copies_of(int rows) {
-    return !FLOW || rows > 4 ? 1 : rows > 2 ? 2 : rows == 2 ? 4 : 8;
+    return !FLOW || rows > SLOTS / 2 ? 1 : rows > SLOTS / 4 ? 2 : rows > SLOTS / 8 ? 4 : 8;
 }
 
 CAIRN_INLINE bool full(u32x4 v) {
