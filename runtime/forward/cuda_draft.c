@@ -347,7 +347,7 @@ static cairn_status forward_cuda_draft(cairn_model *model, const cairn_adapter *
     const int32_t *ahead = f->host_words + cuda_drafted_at(f);
     cairn_status status;
     if (ask) return cuda_draw_drafts(f, adapter, at, count, ask, probs, out);
-    if (f->ahead_count != count || f->ahead_by != adapter || memcmp(ahead - 2, at, sizeof at)) {
+    if (f->ahead_count < count || f->ahead_by != adapter || memcmp(ahead - 2, at, sizeof at)) {
         if ((status = cuda_send_words(f, adapter, at)) || (status = cuda_draft_many(f, count)) ||
             (status = device_download(f->dev, f->host_words + cuda_drafted_at(f), f->drafted,
                                       (size_t)count * 4)))

@@ -65,12 +65,13 @@ static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_par
  * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
 static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *part) {
     const forward_row *rows = part->batch->rows;
-    int first = 0, end, groups, masks;
+    int first = 0, end, groups, masks = 0;
     while (first < part->rows && !rows[f->part_rows[first]].own) first++;
     if (first == part->rows || !part->batch->drafts || f->ahead_count) return CAIRN_OK;
     for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
-    masks = rows[f->part_rows[end - 1]].own, groups = (end - first) / masks;
-    if (groups > first || (end - first) % masks || masks > STEP_MOST_DRAFTS) return CAIRN_OK;
+    while (first + masks < end && rows[f->part_rows[first + masks]].own == masks + 1) masks++;
+    groups = masks ? (end - first + masks - 1) / masks : 0; /* the last may have fewer */
+    if (!groups || groups > first || masks > STEP_MOST_DRAFTS) return CAIRN_OK;
     for (int r = end; r < part->rows; r++)
         if (rows[f->part_rows[r]].own) return CAIRN_OK;
     for (int r = first - groups; r < end; r++) {

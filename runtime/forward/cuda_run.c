@@ -246,7 +246,7 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
 
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
-    0.05f /* of a row that rides along: the flow hardly depends on it */,
+    0.05f /* of a row that rides along: the flow hardly depends on it */, STEP_FLOW_ROWS,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
     forward_cuda_take_adapter, forward_cuda_leave_adapter, forward_cuda_draft, forward_cuda_watch,
