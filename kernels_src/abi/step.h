@@ -71,6 +71,9 @@ typedef struct step_pair {
 
 /* Rows of the flow's hidden states with their copies, at most (copies_of in step/step.cuh). */
 enum { STEP_FLOW_SLOTS = 8 };
+/* How long a waiting thread of the flow rests between two looks, where rows are several: so many poll the
+ * same lines that they hold up who writes them. */
+enum { STEP_FLOW_REST_NS = 200 };
 
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };

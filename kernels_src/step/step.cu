@@ -7,7 +7,9 @@
  *             multiprocessor). Blocks below CAIRN_NARROW compute the residual stream (project and
  *             down), the others qkv, attention and gate_up, and all together the head; with
  *             CAIRN_NARROW 0 every block does everything. Blocks meet through the exchange only.
- *             With CAIRN_SPARSE attention is that of step/sparse.cuh.
+ *             With CAIRN_SPARSE attention is that of step/sparse.cuh. With STEP_EXTRA_ADAPTERS and
+ *             STEP_EXTRA_DRAFTS rows may draft by p.low_tiles (step/adapter.cuh): they have embeddings of
+ *             their own, and see what STEP_SEEN and STEP_OWN say; the head serves the rows that want logits.
  * Shared memory: ATTEND_BYTES + MEETING_BYTES.
  * Sync: one block_sync a round of a product, three a chunk of attention.
  * A row's results are the bits of the stage kernels (step/layer.cu, step/attend.cu,
@@ -23,6 +25,11 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=8 CAIRN_PARTS=256 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_SPARSE=1
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=8 CAIRN_PARTS=256 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_EXTRAS=1536
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8

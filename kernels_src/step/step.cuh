@@ -20,6 +20,9 @@
 #ifndef CAIRN_ABILITIES
 #define CAIRN_ABILITIES 0
 #endif
+#ifndef CAIRN_SPARSE
+#define CAIRN_SPARSE 0
+#endif
 #include "attention/kept.cuh"
 #include "abi/step.h"
 #include "dense/product.cuh"
@@ -132,14 +135,18 @@ CAIRN_INLINE bool full(u32x4 v) {
     return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
 }
 
+constexpr bool RESTS = FLOW && STEP_FLOW_REST_NS > 0 && !CAIRN_SPARSE; /* there registers are scarce */
+
 /* A wait that cannot end (it never happens unless blocks are missing) is given up after about a
  * second, and the fault word makes all other waits give up. */
 struct patience {
     uint32_t polls;
     int32_t *fault;
+    const int32_t *input;
 
-    CAIRN_MEMBER explicit patience(const step_params &p) : polls(0), fault(p.fault) {}
+    CAIRN_MEMBER explicit patience(const step_params &p) : polls(0), fault(p.fault), input(p.input) {}
     CAIRN_MEMBER bool more() {
+        if (RESTS && input[STEP_ROWS] > 1) rest_ns(STEP_FLOW_REST_NS);
         if ((++polls & 0xffff) != 0) return true;
         if (polls >= 0x200000u) store_relaxed((uint32_t *)fault, 1u);
         return load_relaxed((const uint32_t *)fault) == 0;
@@ -263,7 +270,7 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
     load_batch<FORMAT, INPUTS>(raw, weights, first, tiles, mine);
 #pragma unroll 1
     for (int base = first; base * TILES < tiles; base += step) {
-        float sum[TILES][2][4] = {}, more[4] = {}, gain[8];
+        float sum[TILES][2][4] = {}, more[2][4] = {}, gain[8];
         if constexpr (Low::ADDS) {
             load_low(add.tile(base * TILES), mine);
             add.fetch(base * TILES, gain);
@@ -298,8 +305,8 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
                     uint32_t c[8];
                     low[u].expand(c);
                     if (MINE * WARPS != UNITS && mine + batch + u >= UNITS) continue;
-                    mma_f16(more, c, b[u]);
-                    mma_f16(more, c + 4, b[u] + 2);
+                    mma_f16(more[0], c, b[u]);
+                    mma_f16(more[1], c + 4, b[u] + 2);
                 }
                 if (batch + HELD < MINE) load_low(add.tile(base * TILES), mine + batch + HELD);
             }
@@ -318,7 +325,8 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
         if constexpr (Low::ADDS) {
             static_assert(TILES < MEETING_TILES, "multiply: where A x meets");
             *(f32x4 *)(here + (TILES * WARPS + warp_id()) * 128 + lane_id() * 4) =
-                f32x4{more[0], more[1], more[2], more[3]};
+                f32x4{more[0][0] + more[1][0], more[0][1] + more[1][1], more[0][2] + more[1][2],
+                      more[0][3] + more[1][3]};
         }
         float *factors = here + WARPS * MEETING_TILES * 128;
         input.before_meeting(factors);

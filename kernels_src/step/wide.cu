@@ -85,8 +85,8 @@ CAIRN_INLINE void wide_factors(const step_params &p, const wide_rows &rows, cons
 }
 
 /* A tile's weights, of which HELD units are at hand. */
-template <int FORMAT, int INPUTS, int HELD> struct wide_weights {
-    packed<FORMAT> raw[HELD];
+template <class Unit, int INPUTS, int HELD> struct wide_weights {
+    Unit raw[HELD];
 
     CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
 #pragma unroll
@@ -147,8 +147,8 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
     const uint8_t *tile = weights + number * tile_bytes<FORMAT, INPUTS>();
     const uint8_t *layer = low_layer(p, p.layer), *low_tile = layer + a_at;
     const float *gains = (const float *)(layer + A_LAYER) + (int64_t)(b_at + number * 16) * LOW;
-    wide_weights<FORMAT, INPUTS, HELD> own, other;
-    wide_weights<PACK_16, INPUTS, HELD> low;
+    wide_weights<packed<FORMAT>, INPUTS, HELD> own, other;
+    wide_weights<low_unit<HALVES>, INPUTS, HELD> low;
     own.load(tile, mine), low.load(low_tile, mine);
     if (TILES > 1) other.load(tile + tile_bytes<FORMAT, INPUTS>(), mine);
     const float gain = thread_id() < GAINED ? load_constant_early(gains + thread_id()) : 0.0f;
@@ -163,7 +163,7 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
     for (int i = 0; i < GROUPS; i++) wide_fetch<INPUTS>(rows, input, i, mine, v[i]);
     if (BATCHES == 1) begin(rows);
     if (squares) wide_factors(p, rows, squares, memory + FACTORS);
-    float sum[GROUPS][2][4] = {}, more[GROUPS][4] = {};
+    float sum[GROUPS][2][4] = {}, more[GROUPS][2][4] = {};
 #pragma unroll
     for (int batch = 0; batch < BATCHES; batch++) {
         const int next = mine + (batch + 1) * HELD;
@@ -180,16 +180,13 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
                 uint32_t b[4] = {v[i][u].x, v[i][u].y, v[i][u].z, v[i][u].w};
                 mma_f16(sum[i][0], a[u], b);
                 mma_f16(sum[i][1], a[u] + 4, b + 2);
-                mma_f16(more[i], c[u], b);
-                mma_f16(more[i], c[u] + 4, b + 2);
+                mma_f16(more[i][0], c[u], b);
+                mma_f16(more[i][1], c[u] + 4, b + 2);
             }
             if (batch + 1 < BATCHES) wide_fetch<INPUTS>(rows, input, i, next, v[i]);
         }
     }
-    wide_put(memory, sum);
-#pragma unroll
-    for (int i = 0; i < GROUPS; i++)
-        *(f32x4 *)wide_place(memory + SUMS, i) = f32x4{more[i][0], more[i][1], more[i][2], more[i][3]};
+    wide_put(memory, sum), wide_put(memory + SUMS, more);
     block_sync();
     if (BATCHES > 1) begin(rows); /* registers are free now */
     for (int e = thread_id(); e < GROUPS * 128; e += THREADS)
