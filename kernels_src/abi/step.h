@@ -176,11 +176,13 @@ typedef struct draft_params {
     const uint8_t *embed;
     uint8_t *exchange;   /* of the stage kernels */
     uint32_t *arrived;
-    const int32_t *input, *sampled; /* of the forward whose tokens are verified */
+    const int32_t *input; /* of the forward whose tokens are verified */
+    int32_t *sampled;
     int32_t number;      /* which draft it is */
     int32_t real, drafts, masks; /* the first row that is verified, drafts behind it, masks of each */
-    int32_t capacity;
+    int32_t capacity, blocks; /* blocks: of the head, for draft_take; so is what follows */
     float norm_eps, input_scale, embed_scale;
+    step_params step;
 } draft_params;
 
 /* step/finish.cu */

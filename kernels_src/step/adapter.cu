@@ -7,8 +7,9 @@
  * Grid (products of the kernel, or experts of a row, rows), 128 threads: a warp has every fourth inner value.
  * step_own: rows with an embedding of their own (STEP_EMBED_LOW) begin with that. Of prompts behind the
  *     kernel that embeds tokens, grid rows, 128 threads; of steps in place of it, grid and threads its.
- * step_keep: hidden states behind the output norm, of rows with STEP_KEEP. Grid rows, 128 threads.
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. No shared memory, no barrier.
+ * step_keep: hidden states behind the output norm, of rows with STEP_KEEP. Grid rows, 256 threads, 64
+ *     bytes of shared memory, one block_sync.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. No other shared memory or barrier.
  * Reference: tests/ref/llama_ref.h on merged weights (tests/engine/adapter_test.c).
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
@@ -95,21 +96,7 @@ CAIRN_KERNEL(step_own, 128, 1, step_params) {
 }
 #endif
 
-CAIRN_KERNEL(step_keep, 128, 1, step_params) {
-    const int row = block_id();
-    float *totals = (float *)shared_base();
+CAIRN_KERNEL(step_keep, 256, 1, step_params) {
     start_input();
-    const int place = row < p.input[STEP_ROWS] ? input_array(p, STEP_KEEP)[row] : -1;
-    if (place < 0) return;
-    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
-    const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
-    float sum = 0.0f;
-    for (int i = thread_id(); i < HIDDEN; i += 128) sum = fma_f32(x[i], x[i], sum);
-    sum = warp_sum(sum);
-    if (lane_id() == 0) totals[warp_id()] = sum;
-    block_sync();
-    const float factor =
-        rsqrt_fast((totals[0] + totals[1] + (totals[2] + totals[3])) * (1.0f / HIDDEN) + p.norm_eps);
-    for (int i = thread_id(); i < HIDDEN; i += 128)
-        p.kept[(int64_t)place * HIDDEN + i] = x[i] * factor * weight[i];
+    keep_row<8>(p, block_id(), (float *)shared_base());
 }

@@ -512,6 +512,23 @@ CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, u
         work, first, step);
 }
 
+/* Row's hidden state behind the output norm to its place among those that are kept, if it has one: a block
+ * of so many warps, a word of shared memory for each. */
+template <int COUNT> CAIRN_INLINE void keep_row(const step_params &p, int row, float *totals) {
+    const int place = row < p.input[STEP_ROWS] ? input_array(p, STEP_KEEP)[row] : -1;
+    if (place < 0) return;
+    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
+    const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
+    float sum = 0.0f;
+    for (int i = thread_id(); i < HIDDEN; i += COUNT * WARP) sum = fma_f32(x[i], x[i], sum);
+    sum = warp_sum(sum);
+    if (lane_id() == 0) totals[warp_id()] = sum;
+    block_sync();
+    const float factor = rsqrt_fast(tree_sum<COUNT>(totals, 1) * (1.0f / HIDDEN) + p.norm_eps);
+    for (int i = thread_id(); i < HIDDEN; i += COUNT * WARP)
+        p.kept[(int64_t)place * HIDDEN + i] = x[i] * factor * weight[i];
+}
+
 /* ---- the head ---- */
 
 /* Larger logit first, then the lower index; never 0. NaN ranks lowest. */

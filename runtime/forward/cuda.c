@@ -163,7 +163,7 @@ typedef struct forward_cuda_state {
     const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
     bool drafts;                /* some row of it drafts, or has an embedding of its own */
-    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[3]; /* see cuda_draft.c */
+    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[4]; /* see cuda_draft.c */
     bool has_drafts; /* draft_attend is there */
     jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
     bool has_wide, wide;   /* wide: they serve the part */
@@ -226,7 +226,8 @@ typedef struct forward_cuda_state {
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
-    device_graph draft_flow_graph; /* the same with rows that draft */
+    device_graph draft_flow_graphs[STEP_FLOW_ROWS]; /* the same with rows that draft, by the tokens that the
+                                                       sampler head drafts behind them */
     const step_lane *lane; /* that serves the part */
     device_graph stage_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
     forward_rule graph_rule; /* what these and sparse_graph were made for */

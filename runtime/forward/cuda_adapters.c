@@ -61,7 +61,7 @@ static cairn_status cuda_build_low(forward_cuda_state *f, int prompt) {
     if (!status && f->shape->experts)
         status = jit_function(f->dev->jit, program, "step_low_slots", 0, &f->slot_kernels[prompt]);
     if (!status) status = jit_function(f->dev->jit, program, "step_own", 0, &f->own_kernels[prompt]);
-    if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 16, &f->keep_kernel);
+    if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 64, &f->keep_kernel);
     return status;
 }
 

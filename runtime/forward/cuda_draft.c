@@ -143,7 +143,7 @@ static const cairn_adapter *cuda_wide_adapter(const forward_cuda_state *f, const
 /* Its tiles are read now; graphs are made for one adapter. */
 static void cuda_use_tiles(forward_cuda_state *f, const cairn_adapter *a) {
     if (f->wide_by == a) return;
-    device_graph_free(f->dev, &f->draft_flow_graph);
+    for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
     for (int i = 0; i <= STEP_STAGE_ROWS; i++)
         device_graph_free(f->dev, &f->dense_graphs[STEP_GRAPHS - 1][i]);
     f->wide_by = a, f->stage.params.low_tiles = f->flow.params.low_tiles = cuda_tiles_of(a);
@@ -196,19 +196,19 @@ static uint64_t cuda_draft_bytes(forward_cuda_state *f, const cairn_adapter *ada
 }
 
 static unsigned cuda_draft_shared(const forward_cuda_state *f, int kernel) {
-    static const unsigned each[] = {0, 8, 4};
+    static const unsigned each[] = {0, 8, 4, 0};
     return kernel ? each[kernel] * (unsigned)f->shape->hidden + 64 : 0;
 }
 
 static cairn_status cuda_build_drafts(forward_cuda_state *f) {
-    static const char *const names[] = {"draft_pick", "draft_first", "draft_second"};
+    static const char *const names[] = {"draft_pick", "draft_first", "draft_second", "draft_take"};
     jit_constant constants[STEP_CONSTANTS];
     jit_request request = {"step/draft.cu", constants, 0, false};
     jit_program *program;
     cairn_status status;
     request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
     status = jit_get(f->dev->jit, &request, &program);
-    for (int i = 0; i < 3 && !status; i++)
+    for (int i = 0; i < 4 && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),
                               &f->draft_kernels[i]);
     return status;
@@ -247,14 +247,16 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /* Behind the layers: the hidden states that are kept. */
-static cairn_status cuda_keep_hidden(forward_cuda_state *f, const step_lane *lane, int rows) {
-    const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 16, true};
+static cairn_status cuda_keep_hidden(forward_cuda_state *f, int rows) {
+    const device_dims dims = {{(unsigned)rows, 1, 1}, 256, 0, 64, true};
     if (!f->drafts || !f->adapts || !f->draft.words) return CAIRN_OK;
-    return device_launch(f->dev, &f->keep_kernel, &dims, &lane->params);
+    return device_launch(f->dev, &f->keep_kernel, &dims, &f->stage.params);
 }
 
 static cairn_status cuda_launch_draft(forward_cuda_state *f, int kernel, const draft_params *p) {
-    const unsigned blocks = kernel ? ((unsigned)f->shape->hidden + 7) / 8 : 1;
+    const unsigned blocks = kernel == 0   ? 1
+                            : kernel == 3 ? 1 + STEP_FLOW_ROWS
+                                          : ((unsigned)f->shape->hidden + 7) / 8;
     const device_dims dims = {{blocks, 1, 1}, kernel ? 256 : 32, 0, cuda_draft_shared(f, kernel), true};
     return device_launch(f->dev, &f->draft_kernels[kernel], &dims, p);
 }
@@ -275,6 +277,17 @@ static cairn_status cuda_draft_one(forward_cuda_state *f, int number) {
         return status;
     dims.grid[0] = 1, dims.block = 32, dims.shared_bytes = 0;
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &end);
+}
+
+/* Behind the flow kernel of rows that draft: what they leave and, of one sequence, `count` drafts. */
+static cairn_status cuda_take_flow(forward_cuda_state *f, int count) {
+    draft_params p = f->draft;
+    cairn_status status;
+    p.step = f->flow.params, p.input = p.step.input, p.capacity = p.step.capacity;
+    p.masks = count, p.blocks = f->blocks;
+    status = cuda_launch_draft(f, 3, &p);
+    for (int i = 0; i < count && !status; i++) status = cuda_draft_one(f, i);
+    return status;
 }
 
 /* `count` drafts from where the words say, as a graph. */
@@ -308,16 +321,18 @@ static cairn_status cuda_send_words(forward_cuda_state *f, const cairn_adapter *
     return device_upload(f->dev, to, &w, sizeof w);
 }
 
-/* Behind a part whose rows from `real` on are verified, `drafts` of them drafts, each with so many masks. */
-static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cairn_adapter *a, int real, int drafts,
-                                      int masks) {
+/* Drafts behind what a part verifies: its rows from `real` on, `drafts` of them drafts, each with so many
+ * masks; masks 0: there are none. */
+typedef struct cuda_ahead { const cairn_adapter *adapter; int real, drafts, masks; } cuda_ahead;
+
+static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cuda_ahead *ahead) {
     draft_params p = f->draft;
-    cairn_status status = cuda_send_words(f, a, NULL);
+    cairn_status status = cuda_send_words(f, ahead->adapter, NULL);
     p.input = f->lane->params.input, p.capacity = f->lane->params.capacity;
-    p.real = real, p.drafts = drafts, p.masks = masks;
-    if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, masks)))
+    p.real = ahead->real, p.drafts = ahead->drafts, p.masks = ahead->masks;
+    if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, ahead->masks)))
         return status;
-    f->ahead_count = masks, f->ahead_by = a;
+    f->ahead_count = ahead->masks, f->ahead_by = ahead->adapter;
     return CAIRN_OK;
 }
 

@@ -61,27 +61,6 @@ static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_par
     return status;
 }
 
-/* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
- * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
-static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *part) {
-    const forward_row *rows = part->batch->rows;
-    int first = 0, end, groups, masks = 0;
-    while (first < part->rows && !rows[f->part_rows[first]].own) first++;
-    if (first == part->rows || !part->batch->drafts || f->ahead_count) return CAIRN_OK;
-    for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
-    while (first + masks < end && rows[f->part_rows[first + masks]].own == masks + 1) masks++;
-    groups = masks ? (end - first + masks - 1) / masks : 0; /* the last may have fewer */
-    if (!groups || groups > first || masks > STEP_MOST_DRAFTS) return CAIRN_OK;
-    for (int r = end; r < part->rows; r++)
-        if (rows[f->part_rows[r]].own) return CAIRN_OK;
-    for (int r = first - groups; r < end; r++) {
-        const forward_row *row = &rows[f->part_rows[r]];
-        if (f->part_sequences[r] != f->part_sequences[first] || (r < first ? !row->sample : !row->hidden))
-            return CAIRN_OK;
-    }
-    return cuda_begin_drafts(f, rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks);
-}
-
 /* Logits, tokens and faults of a part that was launched. */
 static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
@@ -96,7 +75,10 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
                                            part->logit_count, f->sampled)))
         return status;
-    if (any && (status = cuda_draft_ahead(f, part))) return status;
+    if (any && !f->ahead_count) {
+        const cuda_ahead ahead = cuda_plan_ahead(f, part);
+        if (ahead.masks && (status = cuda_begin_drafts(f, &ahead))) return status;
+    }
     if ((status = cuda_download_words(f, part)) || (status = cuda_tell_chosen(f, part)) || !any)
         return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);

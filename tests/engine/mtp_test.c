@@ -274,7 +274,7 @@ static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most)
     for (int piece = 0; piece < (few ? 4 : 12) && held + kept + 2 * vocab <= most; piece++) {
         cairn_piece p = {.struct_size = sizeof p};
         if (cairn_generate_next(s, &p) || p.stop) break;
-        served |= f->draft_flow_graph.exec != NULL;
+        served |= f->draft_flow_graphs[k].exec != NULL;
         if (device_enter(&rt->device)) break;
         if (device_download(&rt->device, to + held, f->draft.kept, (size_t)kept * 4) ||
             device_download(&rt->device, to + held + kept, f->logits, 2 * (size_t)vocab * 4)) held = most;
