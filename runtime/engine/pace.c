@@ -3,9 +3,10 @@
  * A step that verifies d drafts and has k masks behind each of its tokens runs (d + 1) (k + 1) rows, and
  * the sampler head k times; where a backend has a number of rows from which on they cost more, the last
  * token has so many masks fewer, if one is left. What pays best in the long run is d = k; where nothing
- * does, the next steps are plain ones. The pace keeps an account in plain steps of what drafting saved and lost: once more is
- * lost than it may be, it rests, and what plain steps add to the account lets it try again now and then.
- * So generation never takes noticeably longer than without drafts, whatever is drafted. Calls nothing. */
+ * does, the next steps are plain ones. The pace keeps an account in plain steps of what drafting saved and
+ * lost: once more is lost than it may be, it rests, and what plain steps add to the account lets it try
+ * again now and then. So generation never takes noticeably longer than without drafts, whatever is drafted.
+ * Calls nothing. */
 
 enum { PACE_BUCKETS = 16 /* powers of two of rows, as the engine measures them */ };
 

@@ -138,7 +138,7 @@ static step_kernel cuda_flow_of(forward_cuda_state *f, const step_part *part) {
         (others ? part->rule || !cuda_wide_adapter(f, part->batch, part->rows)
                 : part->logit_count < part->rows))
         return STEP_KERNELS;
-    return cuda_has_flow(f, kernel) ? kernel : STEP_KERNELS;
+    return cuda_has_flow(f, (int)kernel) ? kernel : STEP_KERNELS;
 }
 
 /* Whether a row of sequence i that waits attends less than everything before it. */

@@ -165,7 +165,8 @@ static void test_text(const int32_t *ids) {
         if (!(rt = open_model(path, k, chunk, &m))) return;
         cairn_session *s = say(m, ids + i, GIVEN, count, temperature, got, &more);
         cairn_session_stats(s, &stats);
-        tap_ok(held == more && !memcmp(want, got, (size_t)held * sizeof *want) && stats.proposed > 0,
+        tap_ok(held == more && !memcmp(want, got, (size_t)held * sizeof *want) &&
+                   (stats.proposed > 0 || held < GIVEN + 4 /* it ended at once */),
                "on %s: k = %d, temperature %.1f: %d ids as without drafts (%d of %d drafts taken)", where, k,
                (double)temperature, held, stats.accepted, stats.proposed);
         cairn_close(rt);
