@@ -69,6 +69,12 @@ typedef struct step_pair {
     int32_t rank, pad;
 } step_pair;
 
+/* Rows of the flow's hidden states with their copies, at most (copies_of in step/step.cuh). */
+enum { STEP_FLOW_SLOTS = 8 };
+/* How long a waiting thread of the flow rests between two looks, where rows are several: so many poll the
+ * same lines that they hold up who writes them. */
+enum { STEP_FLOW_REST_NS = 200 };
+
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 /* Tiles of gate_up a block: two where a warp keeps its inputs. */
@@ -170,11 +176,13 @@ typedef struct draft_params {
     const uint8_t *embed;
     uint8_t *exchange;   /* of the stage kernels */
     uint32_t *arrived;
-    const int32_t *input, *sampled; /* of the forward whose tokens are verified */
+    const int32_t *input; /* of the forward whose tokens are verified */
+    int32_t *sampled;
     int32_t number;      /* which draft it is */
     int32_t real, drafts, masks; /* the first row that is verified, drafts behind it, masks of each */
-    int32_t capacity;
+    int32_t capacity, blocks; /* blocks: of the head, for draft_take; so is what follows */
     float norm_eps, input_scale, embed_scale;
+    step_params step;
 } draft_params;
 
 /* step/finish.cu */

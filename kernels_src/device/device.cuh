@@ -266,6 +266,9 @@ template <class T> CAIRN_INLINE void store_once(T *p, T v) {
     }
 }
 
+/* This thread rests for about so long, so that others' loads and stores find less traffic. */
+CAIRN_INLINE void rest_ns(uint32_t ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
+
 /* Asks for the cache line of p; nothing happens if it is there. */
 CAIRN_INLINE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 

@@ -5,10 +5,11 @@
  *     hidden state with its sums of squares, or of prompts (CAIRN_PARTS 0), which norm it first.
  * Out: p.low [row, product of the kernel]. f32 sums in an order that depends on nothing.
  * Grid (products of the kernel, or experts of a row, rows), 128 threads: a warp has every fourth inner value.
- * step_own: rows with an embedding of their own (STEP_EMBED_LOW) begin with that, behind the kernel that
- *     embeds tokens. Grid rows, 128 threads.
- * step_keep: hidden states behind the output norm, of rows with STEP_KEEP. Grid rows, 128 threads.
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. No shared memory, no barrier.
+ * step_own: rows with an embedding of their own (STEP_EMBED_LOW) begin with that. Of prompts behind the
+ *     kernel that embeds tokens, grid rows, 128 threads; of steps in place of it, grid and threads its.
+ * step_keep: hidden states behind the output norm, of rows with STEP_KEEP. Grid rows, 256 threads, 64
+ *     bytes of shared memory, one block_sync.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. No other shared memory or barrier.
  * Reference: tests/ref/llama_ref.h on merged weights (tests/engine/adapter_test.c).
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
@@ -78,50 +79,24 @@ CAIRN_KERNEL(step_low_slots, 128, 1, step_params) {
 }
 #endif
 
-CAIRN_INLINE const int32_t *words_of(const step_params &p, int which) {
-    return p.input + STEP_HEAD + which * p.capacity;
+#if CAIRN_PARTS > 0
+CAIRN_KERNEL(step_own, THREADS, 1, step_params) {
+    start_input();
+    const row_window rows = window_of(p, block_id_y());
+    if (rows.count > 0) stage_embed<1>(p, rows, region(p, 0, 0), block_id(), grid_blocks());
 }
-
+#else
 CAIRN_KERNEL(step_own, 128, 1, step_params) {
     const int row = block_id();
     start_input();
-    const uint64_t low = (uint32_t)words_of(p, STEP_EMBED_LOW)[row];
-    const float *own = (const float *)(low | (uint64_t)(uint32_t)words_of(p, STEP_EMBED_HIGH)[row] << 32);
-    if (!own) return;
+    const float *own = own_embedding(p, row);
     float *to = residual_of(p) + (int64_t)row * HIDDEN;
-    uint8_t *hidden = region(p, 0, 0) + HIDDEN_AT + (int64_t)row * HIDDEN * 2;
-    float *squares = (float *)(region(p, 0, 0) + SQUARES_AT) + (int64_t)row * SQUARES;
     const float scale = EMBED_SCALED ? p.embed_scale : 1.0f;
-#pragma unroll 1
-    for (int i = thread_id(); i < SQUARES; i += 128) {
-        float sum = 0.0f;
-        for (int k = i * 16; k < i * 16 + 16; k += 2) {
-            const f32x2 v = {own[k] * scale, own[k + 1] * scale};
-            *(f32x2 *)(to + k) = v;
-            sum += v.x * v.x + v.y * v.y;
-            if (CAIRN_PARTS > 0) /* prompts have a norm of their own */
-                *(uint32_t *)(hidden + k * 2) = pack_f16x2(v.x * (p.norms[k] * p.input_scale),
-                                                           v.y * (p.norms[k + 1] * p.input_scale));
-        }
-        if (CAIRN_PARTS > 0) squares[i] = sum;
-    }
+    for (int i = thread_id(); i < HIDDEN && own; i += 128) to[i] = own[i] * scale;
 }
+#endif
 
-CAIRN_KERNEL(step_keep, 128, 1, step_params) {
-    const int row = block_id();
-    float *totals = (float *)shared_base();
+CAIRN_KERNEL(step_keep, 256, 1, step_params) {
     start_input();
-    const int place = words_of(p, STEP_KEEP)[row];
-    if (place < 0) return;
-    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
-    const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
-    float sum = 0.0f;
-    for (int i = thread_id(); i < HIDDEN; i += 128) sum = fma_f32(x[i], x[i], sum);
-    sum = warp_sum(sum);
-    if (lane_id() == 0) totals[warp_id()] = sum;
-    block_sync();
-    const float factor =
-        rsqrt_fast((totals[0] + totals[1] + (totals[2] + totals[3])) * (1.0f / HIDDEN) + p.norm_eps);
-    for (int i = thread_id(); i < HIDDEN; i += 128)
-        p.kept[(int64_t)place * HIDDEN + i] = x[i] * factor * weight[i];
+    keep_row<8>(p, block_id(), (float *)shared_base());
 }

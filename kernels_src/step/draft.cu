@@ -2,6 +2,9 @@
  * token before it, of which the model's head makes logits (step_head) and step_finish the token.
  *
  * draft_pick   the token behind the drafts that hold and the masks' first row: grid 1, 32 threads
+ * draft_take   behind the flow kernel of rows that draft: block 0 finds the rows' best tokens, as
+ *              step_finish does, and picks; block 1 + r keeps row r, as step_keep does: 256 threads, 64
+ *              bytes of shared memory
  * draft_first  silu(W0 [embedding, hidden]): grid HIDDEN / 8 blocks, 256 threads; the input lies in
  *              shared memory, 8 HIDDEN bytes
  * draft_second y = norm(that), y + norm(silu(W1 y)) by the last block, to where the head's input is:
@@ -20,15 +23,29 @@ constexpr int DRAFT_WARPS = 8, DRAFT_THREADS = DRAFT_WARPS * WARP;
 
 CAIRN_INLINE float silu(float v) { return v * rcp_fast(1.0f + exp_fast(-v)); }
 
-/* A row of weights with x, by a warp. */
-CAIRN_INLINE float dot(const float *w, const float *x, int count) {
-    float sum = 0.0f;
-    for (int i = lane_id() * 4; i < count; i += WARP * 4) {
-        const f32x4 a = *(const f32x4 *)(w + i), b = *(const f32x4 *)(x + i);
-        sum = fma_f32(a.x, b.x, fma_f32(a.y, b.y, fma_f32(a.z, b.z, fma_f32(a.w, b.w, sum))));
+/* A row of COUNT weights for a warp, whose first are asked for before the kernel before has ended. */
+template <int COUNT> struct draft_row {
+    static constexpr int ALL = ceil_div(COUNT, WARP * 4), HELD = min_of(ALL, 12);
+    const float *from;
+    f32x4 held[HELD];
+
+    CAIRN_MEMBER explicit draft_row(const float *w) : from(w) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) held[i] = load_constant_early((const f32x4 *)(w + place(i)));
     }
-    return warp_sum(sum);
-}
+    static CAIRN_MEMBER int place(int i) { return min_of((i * WARP + lane_id()) * 4, COUNT - 4); }
+    CAIRN_MEMBER float dot(const float *x) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ALL; i++) {
+            if ((i * WARP + lane_id()) * 4 >= COUNT) break;
+            const f32x4 a = i < HELD ? held[i < HELD ? i : 0] : *(const f32x4 *)(from + place(i));
+            const f32x4 b = *(const f32x4 *)(x + place(i));
+            sum = fma_f32(a.x, b.x, fma_f32(a.y, b.y, fma_f32(a.z, b.z, fma_f32(a.w, b.w, sum))));
+        }
+        return warp_sum(sum);
+    }
+};
 
 /* 1 / root mean square of HIDDEN values, by all threads; totals: a word for each warp. */
 template <class Value> CAIRN_INLINE float norm_factor(float eps, float *totals, Value value) {
@@ -42,21 +59,42 @@ template <class Value> CAIRN_INLINE float norm_factor(float eps, float *totals, 
     return rsqrt_fast(all * (1.0f / HIDDEN) + eps);
 }
 
-CAIRN_KERNEL(draft_pick, 32, 1, draft_params) {
-    start_input();
-    if (thread_id() > 0) return;
-    const int32_t *token = p.input + STEP_HEAD + STEP_TOKEN * p.capacity + p.real + 1;
-    const int32_t *drawn = p.sampled + p.real - p.input[STEP_LOGIT_FIRST];
+CAIRN_INLINE void choose(const draft_params &p, int real, int drafts, const int32_t *drawn) {
+    const int32_t *token = p.input + STEP_HEAD + STEP_TOKEN * p.capacity + real + 1;
     int held = 0;
-    while (held < p.drafts && token[held] == drawn[held]) held++;
-    const int row = p.input[STEP_HEAD + STEP_KEEP * p.capacity + p.real + p.drafts + 1] + held * p.masks;
+    while (held < drafts && token[held] == drawn[held]) held++;
+    const int row = p.input[STEP_HEAD + STEP_KEEP * p.capacity + real + drafts + 1] + held * p.masks;
     p.words->row = p.tokens[-2] = row;
     p.words->token = p.tokens[-1] = drawn[held];
+}
+
+CAIRN_KERNEL(draft_pick, 32, 1, draft_params) {
+    start_input();
+    if (thread_id() == 0)
+        choose(p, p.real, p.drafts, p.sampled + p.real - p.input[STEP_LOGIT_FIRST]);
+}
+
+CAIRN_KERNEL(draft_take, DRAFT_THREADS, 1, draft_params) {
+    int32_t *drawn = (int32_t *)shared_base();
+    static_assert(DRAFT_WARPS >= COLUMNS, "draft_take: a warp for each row");
+    start_input();
+    if (block_id() > 0) return keep_row<DRAFT_WARPS>(p.step, block_id() - 1, (float *)shared_base());
+    const int first = p.input[STEP_LOGIT_FIRST], count = p.input[STEP_LOGIT_COUNT], row = warp_id();
+    uint64_t best = 0;
+    for (int i = lane_id(); i < p.blocks && row < count; i += WARP)
+        best = max_of(best, p.step.winners[(int64_t)row * p.blocks + i]);
+    best = warp_max(best);
+    if (lane_id() == 0) drawn[row] = (int32_t)(0xffffffffu - (uint32_t)best);
+    block_sync();
+    if (thread_id() < count) p.sampled[thread_id()] = drawn[thread_id()];
+    if (thread_id() == 0 && p.masks) choose(p, first, count - 1, drawn);
 }
 
 CAIRN_KERNEL(draft_first, DRAFT_THREADS, 1, draft_params) {
     typedef packed<CAIRN_PACK_EMBED> pack;
     float *x = (float *)shared_base();
+    const int out = block_id() * DRAFT_WARPS + warp_id();
+    const draft_row<2 * HIDDEN> row(p.words->first + (int64_t)min_of(out, HIDDEN - 1) * 2 * HIDDEN);
     start_input();
     int token = p.number ? p.tokens[p.number - 1] : p.words->token;
     token = token < 0 || token >= VOCAB ? 0 : token;
@@ -69,9 +107,8 @@ CAIRN_KERNEL(draft_first, DRAFT_THREADS, 1, draft_params) {
         x[HIDDEN + k] = hidden[k];
     }
     block_sync();
-    const int out = block_id() * DRAFT_WARPS + warp_id();
     if (out >= HIDDEN) return;
-    const float v = dot(p.words->first + (int64_t)out * 2 * HIDDEN, x, 2 * HIDDEN);
+    const float v = row.dot(x);
     if (lane_id() == 0) p.gated[out] = silu(v);
 }
 
@@ -94,15 +131,16 @@ CAIRN_INLINE void send_drafted(const draft_params &p, const float *y, const floa
 
 CAIRN_KERNEL(draft_second, DRAFT_THREADS, 1, draft_params) {
     float *y = (float *)shared_base(), *totals = y + HIDDEN;
+    const int out = block_id() * DRAFT_WARPS + warp_id();
+    const draft_row<HIDDEN> row(p.words->second + (int64_t)min_of(out, HIDDEN - 1) * HIDDEN);
     start_input();
     float factor = norm_factor(p.norm_eps, totals, [&](int i) { return p.gated[i]; });
     for (int i = thread_id(); i < HIDDEN; i += DRAFT_THREADS)
         y[i] = p.gated[i] * factor * p.words->first_norm[i];
     block_sync();
-    const int out = block_id() * DRAFT_WARPS + warp_id();
     float *more = p.gated + HIDDEN;
     if (out < HIDDEN) {
-        const float v = dot(p.words->second + (int64_t)out * HIDDEN, y, HIDDEN);
+        const float v = row.dot(y);
         if (lane_id() == 0) store_relaxed((uint32_t *)more + out, as_u32(silu(v)));
     }
     if (!last_to_arrive(p.arrived, grid_blocks(), (uint32_t *)totals + DRAFT_WARPS)) return;

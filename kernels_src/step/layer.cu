@@ -104,7 +104,7 @@ STAGE(step_conv_in, {
 STAGE(step_conv_out, {
     rows_input<HIDDEN> input{p, at + ATTENDED_AT + (int64_t)rows.first * HIDDEN * 2, rows.count};
     stage_residual<CAIRN_PACK_CONV_OUT, HIDDEN, 1, true, STEP_LOW_O>(
-        p, rows, p.o, p.norms + (int64_t)(2 * p.layer + 1) * HIDDEN, at + MIDDLE_AT,
+        p, rows, p.layer, p.o, p.norms + (int64_t)(2 * p.layer + 1) * HIDDEN, at + MIDDLE_AT,
         at + MIDDLE_SQUARES_AT, input, work, first, step);
 })
 #endif

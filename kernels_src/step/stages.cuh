@@ -399,8 +399,6 @@ constexpr int PACK_Q = CAIRN_PACK_QKV % 256;
 constexpr int PACK_K = QKV_MIXED ? CAIRN_PACK_QKV / 256 % 256 : PACK_Q;
 constexpr int PACK_V = QKV_MIXED ? CAIRN_PACK_QKV / 65536 : PACK_Q;
 static_assert(STREAMED || !QKV_MIXED, "stages: formats of q, k and v");
-constexpr int K_TILE = HEADS * HEAD_DIM / 16, KV_TILES = KV_HEADS * HEAD_DIM / 16;
-constexpr int V_TILE = K_TILE + KV_TILES;
 constexpr int64_t K_AT = K_TILE * tile_bytes<PACK_Q, HIDDEN>();
 constexpr int64_t V_AT = K_AT + KV_TILES * tile_bytes<PACK_K, HIDDEN>();
 constexpr int64_t QKV_BYTES = V_AT + KV_TILES * tile_bytes<PACK_V, HIDDEN>();
@@ -424,16 +422,31 @@ CAIRN_INLINE void stream_rows(const uint8_t *weights, int tiles, Input &input, E
 
 /* The product of a stage: by dense/product.cuh where the weights are packed for it, in clusters if
  * they may be spread, else by `multiply`, tiles first, first + step, ... of this block. */
-template <int FORMAT, int INPUTS, int TILES, bool ONCE, bool SPREAD = true, class Input, class Epilogue>
-CAIRN_INLINE void stage_product(const uint8_t *weights, int first, int step, int tiles,
-                                workspace &work, Input &input, Epilogue &epilogue) {
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, bool SPREAD = true, class Input, class Epilogue,
+          class Low = no_low>
+CAIRN_INLINE void stage_product(const uint8_t *weights, int first, int step, int tiles, workspace &work,
+                                Input &input, Epilogue &epilogue, const Low &add = Low{}) {
     if constexpr (STREAMED)
         stream_rows<FORMAT, INPUTS, SPREAD && product_spreads<FORMAT, INPUTS>()>(
             weights, tiles, input, epilogue, block_id(), grid_blocks(), 0);
-    else multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, tiles, work, input, epilogue);
+    else multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, tiles, work, input, epilogue, add);
+}
+
+/* What rows gain of the layer's product. */
+template <int PRODUCT> CAIRN_INLINE stage_low<PRODUCT> low_of(const step_params &p, int layer) {
+    if constexpr (stage_low<PRODUCT>::ADDS) return {low_layer(p, layer)};
+    else return {};
 }
 
 /* ---- the stages ---- */
+
+/* The embedding that a row has of its own, or NULL. */
+constexpr bool OWN_ROWS = (CAIRN_EXTRAS & STEP_EXTRA_ADAPTERS) != 0;
+CAIRN_INLINE const float *own_embedding(const step_params &p, int row) {
+    const uint64_t low = (uint32_t)input_array(p, STEP_EMBED_LOW)[row];
+    const uint64_t high = (uint32_t)input_array(p, STEP_EMBED_HIGH)[row];
+    return (const float *)(low | high << 32);
+}
 
 /* Tiles as stage_residual has them: the flow kernel's blocks read only residuals of their own. */
 template <int TILES>
@@ -446,6 +459,7 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
     bool live = column < rows.count;
     int r = rows.first + (live ? column : 0), token = input_array(p, STEP_TOKEN)[r];
     token = token < 0 || token >= VOCAB ? 0 : token;
+    const float *own = OWN_ROWS ? own_embedding(p, r) : nullptr;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
 #pragma unroll 1
     for (int i = 0;; i++) {
@@ -454,6 +468,7 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
         int k = n * 16 + row;
         float x = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
             tile, k / 32, token % 16, k % 32);
+        if (OWN_ROWS && own) x = own[k];
         if (EMBED_SCALED) x *= p.embed_scale;
         out.hand_on(n, row, column, x, p.norms[k]);
         if (live) residual_of(p)[(int64_t)r * HIDDEN + k] = x;
@@ -492,15 +507,16 @@ CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, ui
     qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache, false};
     if constexpr (QKV_MIXED) stage_mixed(p.qkv, input, out);
     else stage_product<PACK_Q, HIDDEN, TILES, ONCE>(layer_weights(p.qkv, layer, QKV_BYTES), first,
-                                                    step, QKV / 16, work, input, out);
+                                                    step, QKV / 16, work, input, out,
+                                                    low_of<STEP_LOW_Q>(p, layer));
 }
 
 /* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
  * tiles, so that the residual they need is one they wrote themselves. */
 template <int FORMAT, int INPUTS, int TILES, bool ONCE, int PRODUCT, class Input>
-CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
-                                 const float *weight, uint8_t *hidden, uint8_t *squares,
-                                 Input &input, workspace &work, int first, int step) {
+CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, int layer,
+                                 const uint8_t *weights, const float *weight, uint8_t *hidden,
+                                 uint8_t *squares, Input &input, workspace &work, int first, int step) {
     residual_output<ONCE && TILES == 1 && !STREAMED, PRODUCT> out{
         {p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
     int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
@@ -512,8 +528,8 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
     }
     /* The norm's weights come from far. */
     if (STREAMED && first + e * step < HIDDEN / 16) prefetch_l2(weight + (first + e * step) * 16);
-    stage_product<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input,
-                                               out);
+    stage_product<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input, out,
+                                               low_of<PRODUCT>(p, layer));
 }
 
 /* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
@@ -538,7 +554,7 @@ CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer
     rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2,
                                rows.count};
     stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE, STEP_LOW_O>(
-        p, rows, layer_weights(p.o, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
+        p, rows, layer, layer_weights(p.o, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
         p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
         work, first, step);
 }
@@ -551,7 +567,7 @@ CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer
     swiglu_output<> out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2, p, rows.first};
     stage_product<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
         layer_weights(p.gate_up, layer, FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
-        step, FFN / 8, work, input, out);
+        step, FFN / 8, work, input, out, low_of<STEP_LOW_GATE>(p, layer));
 }
 
 template <int TILES, bool ONCE>
@@ -559,9 +575,26 @@ CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, u
                              uint8_t *next, workspace &work, int first, int step) {
     rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
     stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE, STEP_LOW_DOWN>(
-        p, rows, layer_weights(p.down, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
+        p, rows, layer, layer_weights(p.down, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
         p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
         work, first, step);
+}
+
+/* Row's hidden state behind the output norm to its place among those that are kept, if it has one: a block
+ * of so many warps, a word of shared memory for each. */
+template <int COUNT> CAIRN_INLINE void keep_row(const step_params &p, int row, float *totals) {
+    const int place = row < p.input[STEP_ROWS] ? input_array(p, STEP_KEEP)[row] : -1;
+    if (place < 0) return;
+    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
+    const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
+    float sum = 0.0f;
+    for (int i = thread_id(); i < HIDDEN; i += COUNT * WARP) sum = fma_f32(x[i], x[i], sum);
+    sum = warp_sum(sum);
+    if (lane_id() == 0) totals[warp_id()] = sum;
+    block_sync();
+    const float factor = rsqrt_fast(tree_sum<COUNT>(totals, 1) * (1.0f / HIDDEN) + p.norm_eps);
+    for (int i = thread_id(); i < HIDDEN; i += COUNT * WARP)
+        p.kept[(int64_t)place * HIDDEN + i] = x[i] * factor * weight[i];
 }
 
 /* ---- the head ---- */

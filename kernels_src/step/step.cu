@@ -7,7 +7,9 @@
  *             multiprocessor). Blocks below CAIRN_NARROW compute the residual stream (project and
  *             down), the others qkv, attention and gate_up, and all together the head; with
  *             CAIRN_NARROW 0 every block does everything. Blocks meet through the exchange only.
- *             With CAIRN_SPARSE attention is that of step/sparse.cuh.
+ *             With CAIRN_SPARSE attention is that of step/sparse.cuh. With STEP_EXTRA_ADAPTERS and
+ *             STEP_EXTRA_DRAFTS rows may draft by p.low_tiles (step/adapter.cuh): they have embeddings of
+ *             their own, and see what STEP_SEEN and STEP_OWN say; the head serves the rows that want logits.
  * Shared memory: ATTEND_BYTES + MEETING_BYTES.
  * Sync: one block_sync a round of a product, three a chunk of attention.
  * A row's results are the bits of the stage kernels (step/layer.cu, step/attend.cu,
@@ -23,6 +25,11 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=8 CAIRN_PARTS=256 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_SPARSE=1
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=8 CAIRN_PARTS=256 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_EXTRAS=1536
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
@@ -108,6 +115,10 @@ CAIRN_INLINE void prefetch_layer(const step_params &p, int layer) {
     constexpr int64_t O_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>();
     constexpr int64_t DOWN_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>();
     const int narrow = block_id(), wide = block_id() - NARROW;
+    if (OWN_ROWS) { /* what an adapter adds: a share of it all */
+        const int64_t at = ((int64_t)thread_id() * BLOCKS + block_id()) * 128;
+        if (at < LOW_BYTES) prefetch_l2(low_layer(p, layer) + at);
+    }
     if (BROAD) {
         prefetch_tiles<CAIRN_PACK_QKV, HIDDEN>(p.qkv + layer * QKV_BYTES, wide, WIDE_BLOCKS,
                                                QKV / 16);
@@ -185,7 +196,8 @@ template <bool RESIDUAL, bool BROAD>
 CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window rows,
                              workspace &work) {
     const int narrow = block_id(), wide = block_id() - NARROW;
-    constexpr int QKV_TILES = TILES_OF(QKV / 16, WIDE_BLOCKS);
+    constexpr bool PAIRS = !OWN_ROWS || (K_TILE % 2 == 0 && KV_TILES % 2 == 0); /* of one A */
+    constexpr int QKV_TILES = PAIRS ? TILES_OF(QKV / 16, WIDE_BLOCKS) : 1;
     constexpr int HIDDEN_TILES = TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS);
     constexpr bool HIDDEN_ONCE = ONCE(HIDDEN / 16, RESIDUAL_BLOCKS);
     attend_queue queue;
@@ -204,8 +216,8 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
         if (BROAD) queue.ask(p, layer, work);
         prefetch_layers<RESIDUAL, BROAD>(p, layer);
         if (BROAD) {
-            stage_qkv<QKV_TILES, ONCE(QKV / 16, WIDE_BLOCKS)>(p, rows, layer, at, place, work,
-                                                              wide, WIDE_BLOCKS);
+            stage_qkv<QKV_TILES, QKV_TILES * WIDE_BLOCKS >= QKV / 16>(p, rows, layer, at, place, work, wide,
+                                                                      WIDE_BLOCKS);
             queue.run(p, layer, at, work);
             stage_merge(p, rows.count, at, warp_id() * WIDE_BLOCKS + wide, WIDE_BLOCKS * WARPS,
                         [&](int row, int) { return attend_queue::chunks(p, layer, row); });
@@ -225,11 +237,12 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
 }
 
 CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
-    workspace work{shared_base(), (float *)(shared_base() + ATTEND_BYTES), 0};
+    workspace work{shared_base(), (float *)(shared_base() + ATTEND_BYTES), 0, false};
     const uint32_t epoch = (uint32_t)p.input[STEP_EPOCH];
     const row_window rows = window_of(p, 0);
+    if constexpr (OWN_ROWS) work.gains = input_array(p, STEP_ADAPTER)[output_column(thread_id())] >= 0;
     if constexpr (NARROW == 0) run_layers<true, true>(p, epoch, rows, work);
     else if (block_id() < NARROW) run_layers<true, false>(p, epoch, rows, work);
     else run_layers<false, true>(p, epoch, rows, work);
-    stage_head(p, rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
+    stage_head(p, OWN_ROWS ? logits_of(p, 0) : rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
 }

@@ -20,6 +20,9 @@
 #ifndef CAIRN_ABILITIES
 #define CAIRN_ABILITIES 0
 #endif
+#ifndef CAIRN_SPARSE
+#define CAIRN_SPARSE 0
+#endif
 #include "attention/kept.cuh"
 #include "abi/step.h"
 #include "dense/product.cuh"
@@ -47,7 +50,8 @@ constexpr bool WINDOWS = (CAIRN_EXTRAS & STEP_EXTRA_WINDOW) != 0;
 constexpr bool CONVOLVES = (CAIRN_EXTRAS & STEP_EXTRA_CONV) != 0;
 constexpr bool CHOOSES = (CAIRN_EXTRAS & STEP_EXTRA_EXPERTS) != 0;
 constexpr bool DRAFTS = (CAIRN_EXTRAS & STEP_EXTRA_DRAFTS) != 0;
-static_assert(!FLOW || CAIRN_EXTRAS == 0, "step: the flow kernel is plain");
+static_assert(!FLOW || (CAIRN_EXTRAS & ~(STEP_EXTRA_ADAPTERS | STEP_EXTRA_DRAFTS)) == 0,
+              "step: the flow kernel is plain");
 static_assert(CACHE_KIND == ATTEND_CACHE_F16 || BY_HEAD, "step: who writes the cache");
 
 constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */
@@ -77,7 +81,7 @@ constexpr int COLUMNS = 8; /* tokens of one product */
  * lines, so that a step of few rows writes several copies: slot = copy * rows + row. */
 constexpr uint32_t EMPTY = 0xffffffffu;
 
-constexpr int SLOTS = FLOW ? COLUMNS : ROWS, SQUARES = HIDDEN / 16;
+constexpr int SLOTS = FLOW ? STEP_FLOW_SLOTS : ROWS, SQUARES = HIDDEN / 16;
 constexpr int64_t RESIDUAL_BYTES = (int64_t)ROWS * HIDDEN * 4; /* [row, hidden] f32, before all */
 
 constexpr int64_t HIDDEN_AT = 0;                                        /* [slot, hidden] f16 */
@@ -124,21 +128,25 @@ CAIRN_INLINE int64_t part_of(const step_params &p, int run, int row) {
     return (int64_t)run * (FLOW ? ROWS : p.input[STEP_ROWS]) + row;
 }
 CAIRN_INLINE int copies_of(int rows) {
-    return !FLOW || rows > 4 ? 1 : rows > 2 ? 2 : rows == 2 ? 4 : 8;
+    return !FLOW || rows > SLOTS / 2 ? 1 : rows > SLOTS / 4 ? 2 : rows > SLOTS / 8 ? 4 : 8;
 }
 
 CAIRN_INLINE bool full(u32x4 v) {
     return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
 }
 
+constexpr bool RESTS = FLOW && STEP_FLOW_REST_NS > 0 && !CAIRN_SPARSE; /* there registers are scarce */
+
 /* A wait that cannot end (it never happens unless blocks are missing) is given up after about a
  * second, and the fault word makes all other waits give up. */
 struct patience {
     uint32_t polls;
     int32_t *fault;
+    const int32_t *input;
 
-    CAIRN_MEMBER explicit patience(const step_params &p) : polls(0), fault(p.fault) {}
+    CAIRN_MEMBER explicit patience(const step_params &p) : polls(0), fault(p.fault), input(p.input) {}
     CAIRN_MEMBER bool more() {
+        if (RESTS && input[STEP_ROWS] > 1) rest_ns(STEP_FLOW_REST_NS);
         if ((++polls & 0xffff) != 0) return true;
         if (polls >= 0x200000u) store_relaxed((uint32_t *)fault, 1u);
         return load_relaxed((const uint32_t *)fault) == 0;
@@ -187,11 +195,13 @@ constexpr int MEETING_TILES = CAIRN_MEETING_TILES; /* the most tiles at a time *
 constexpr int MEETING_FLOATS = WARPS * MEETING_TILES * 128 + COLUMNS;
 constexpr int MEETING_BYTES = 2 * MEETING_FLOATS * 4;
 
-/* The shared memory, and which half of the meeting place is next. */
+/* The shared memory, which half of the meeting place is next, and whether this thread's outputs gain what
+ * an adapter adds (step/adapter.cuh). */
 struct workspace {
     unsigned char *keys;
     float *meeting;
     int half;
+    bool gains;
 };
 
 /* Threads of an epilogue: each keeps to one column. */
@@ -231,24 +241,40 @@ CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *
     }
 }
 
+/* Nothing is added to a product. */
+struct no_low {
+    static constexpr bool ADDS = false;
+    typedef int unit;
+};
+
 /* Input: fetch<N>(first unit, b[N][4]) waits for N units (those beyond the last are not used);
  * before_meeting(float[COLUMNS]) may leave a factor per column in shared memory. Epilogue: called
  * by whole warps with each output whose tile exists, columns beyond the rows included (for
- * shuffles), and that memory. ONCE: there is one round at most. */
-template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue>
+ * shuffles), and that memory. ONCE: there is one round at most. Low: what is added (flow_low). */
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue, class Low>
 CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tiles, workspace &work,
-                           Input &input, Epilogue &epilogue) {
+                           Input &input, Epilogue &epilogue, const Low &add) {
     constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS);
     constexpr int HELD = BATCH(MINE, TILES, FORMAT);
     static_assert(TILES <= MEETING_TILES, "multiply: too many tiles at a time");
     constexpr bool LATE = TILES >= 4; /* expand when needed: not enough registers */
     const int mine = warp_id() * MINE;
     packed<FORMAT> raw[TILES][HELD];
+    typename Low::unit low[Low::ADDS ? HELD : 1];
+    const auto load_low = [&](const uint8_t *tile, int unit) {
+        if constexpr (Low::ADDS)
+#pragma unroll
+            for (int u = 0; u < HELD; u++) low[u].template load<1>(tile, min_of(unit + u, UNITS - 1));
+    };
     uint32_t b[HELD][4];
     load_batch<FORMAT, INPUTS>(raw, weights, first, tiles, mine);
 #pragma unroll 1
     for (int base = first; base * TILES < tiles; base += step) {
-        float sum[TILES][2][4] = {};
+        float sum[TILES][2][4] = {}, more[2][4] = {}, gain[8];
+        if constexpr (Low::ADDS) {
+            load_low(add.tile(base * TILES), mine);
+            add.fetch(base * TILES, gain);
+        }
 #pragma unroll 1
         for (int batch = 0; batch < MINE; batch += HELD) {
             uint32_t a[LATE ? 1 : TILES][HELD][8];
@@ -273,6 +299,17 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
                     mma_f16(sum[i][1], here[u] + 4, b[u] + 2);
                 }
             }
+            if constexpr (Low::ADDS) {
+#pragma unroll
+                for (int u = 0; u < HELD; u++) {
+                    uint32_t c[8];
+                    low[u].expand(c);
+                    if (MINE * WARPS != UNITS && mine + batch + u >= UNITS) continue;
+                    mma_f16(more[0], c, b[u]);
+                    mma_f16(more[1], c + 4, b[u] + 2);
+                }
+                if (batch + HELD < MINE) load_low(add.tile(base * TILES), mine + batch + HELD);
+            }
             if (batch + HELD < MINE && LATE)
                 load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
             else if (!ONCE && LATE && (base + step) * TILES < tiles)
@@ -285,6 +322,12 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
             *(f32x4 *)(here + (i * WARPS + warp_id()) * 128 + lane_id() * 4) =
                 f32x4{sum[i][0][0] + sum[i][1][0], sum[i][0][1] + sum[i][1][1],
                       sum[i][0][2] + sum[i][1][2], sum[i][0][3] + sum[i][1][3]};
+        if constexpr (Low::ADDS) {
+            static_assert(TILES < MEETING_TILES, "multiply: where A x meets");
+            *(f32x4 *)(here + (TILES * WARPS + warp_id()) * 128 + lane_id() * 4) =
+                f32x4{more[0][0] + more[1][0], more[0][1] + more[1][1], more[0][2] + more[1][2],
+                      more[0][3] + more[1][3]};
+        }
         float *factors = here + WARPS * MEETING_TILES * 128;
         input.before_meeting(factors);
         block_sync();
@@ -294,6 +337,9 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
             output out = {base * TILES + i, output_row(e), output_column(e), 0.0f};
             if (out.tile >= tiles) break;
             out.value = tree_sum<WARPS>(here + i * WARPS * 128 + output_at(e), 128);
+            if constexpr (Low::ADDS)
+                out.value = add.added(out, gain, work.gains,
+                                      tree_sum<WARPS>(here + TILES * WARPS * 128 + output_at(e), 128));
             epilogue(out, factors);
         }
         if (ONCE) break;

@@ -16,7 +16,7 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/stages.cuh"
 
-constexpr int MOST = STEP_WIDE_ROWS, GROUPS = MOST / COLUMNS, LOW = STEP_WIDE_RANK;
+constexpr int MOST = STEP_WIDE_ROWS, GROUPS = MOST / COLUMNS;
 constexpr int SUMS = GROUPS * WARPS * 128; /* floats: of a product, then of its A x */
 constexpr int FACTORS = 2 * SUMS, LOWS = FACTORS + MOST; /* [2 LOW, row] */
 constexpr int GAINS = LOWS + 2 * LOW * MOST;             /* of B: [tile, output, LOW] */
@@ -25,15 +25,6 @@ constexpr int ENDS = ceil_div(GROUPS * 128, ENDERS); /* outputs of a thread */
 
 /* Tiles of gate_up that a block has, so that all blocks run at once. */
 constexpr int GATE_TILES = STEP_WIDE_TILES(HIDDEN, WARPS);
-
-/* What an adapter adds to a layer (runtime/forward/cuda_draft.c): tiles of A, product behind product, in
- * bytes; then B, LOW values for each output in the order of the products' tiles. */
-constexpr int64_t A_HIDDEN = HIDDEN * 32, A_O = 3 * A_HIDDEN, A_GATE = A_O + ATTENDED * 32;
-constexpr int64_t A_DOWN = A_GATE + A_HIDDEN, A_LAYER = A_DOWN + FFN * 32;
-constexpr int B_O = QKV, B_GATE = B_O + HIDDEN, B_DOWN = B_GATE + 2 * FFN, B_LAYER = B_DOWN + HIDDEN;
-CAIRN_INLINE const uint8_t *wide_layer(const step_params &p) {
-    return p.low_tiles + p.layer * (A_LAYER + B_LAYER * LOW * 4);
-}
 
 /* The rows of a block, and which of this thread's outputs gain. */
 struct wide_rows : row_window {
@@ -94,8 +85,8 @@ CAIRN_INLINE void wide_factors(const step_params &p, const wide_rows &rows, cons
 }
 
 /* A tile's weights, of which HELD units are at hand. */
-template <int FORMAT, int INPUTS, int HELD> struct wide_weights {
-    packed<FORMAT> raw[HELD];
+template <class Unit, int INPUTS, int HELD> struct wide_weights {
+    Unit raw[HELD];
 
     CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
 #pragma unroll
@@ -154,10 +145,10 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
     float *memory = (float *)shared_base();
     const int mine = warp_id() * MINE;
     const uint8_t *tile = weights + number * tile_bytes<FORMAT, INPUTS>();
-    const uint8_t *low_tile = wide_layer(p) + a_at;
-    const float *gains = (const float *)(wide_layer(p) + A_LAYER) + (int64_t)(b_at + number * 16) * LOW;
-    wide_weights<FORMAT, INPUTS, HELD> own, other;
-    wide_weights<PACK_16, INPUTS, HELD> low;
+    const uint8_t *layer = low_layer(p, p.layer), *low_tile = layer + a_at;
+    const float *gains = (const float *)(layer + A_LAYER) + (int64_t)(b_at + number * 16) * LOW;
+    wide_weights<packed<FORMAT>, INPUTS, HELD> own, other;
+    wide_weights<low_unit<HALVES>, INPUTS, HELD> low;
     own.load(tile, mine), low.load(low_tile, mine);
     if (TILES > 1) other.load(tile + tile_bytes<FORMAT, INPUTS>(), mine);
     const float gain = thread_id() < GAINED ? load_constant_early(gains + thread_id()) : 0.0f;
@@ -172,7 +163,7 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
     for (int i = 0; i < GROUPS; i++) wide_fetch<INPUTS>(rows, input, i, mine, v[i]);
     if (BATCHES == 1) begin(rows);
     if (squares) wide_factors(p, rows, squares, memory + FACTORS);
-    float sum[GROUPS][2][4] = {}, more[GROUPS][4] = {};
+    float sum[GROUPS][2][4] = {}, more[GROUPS][2][4] = {};
 #pragma unroll
     for (int batch = 0; batch < BATCHES; batch++) {
         const int next = mine + (batch + 1) * HELD;
@@ -189,16 +180,13 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
                 uint32_t b[4] = {v[i][u].x, v[i][u].y, v[i][u].z, v[i][u].w};
                 mma_f16(sum[i][0], a[u], b);
                 mma_f16(sum[i][1], a[u] + 4, b + 2);
-                mma_f16(more[i], c[u], b);
-                mma_f16(more[i], c[u] + 4, b + 2);
+                mma_f16(more[i][0], c[u], b);
+                mma_f16(more[i][1], c[u] + 4, b + 2);
             }
             if (batch + 1 < BATCHES) wide_fetch<INPUTS>(rows, input, i, next, v[i]);
         }
     }
-    wide_put(memory, sum);
-#pragma unroll
-    for (int i = 0; i < GROUPS; i++)
-        *(f32x4 *)wide_place(memory + SUMS, i) = f32x4{more[i][0], more[i][1], more[i][2], more[i][3]};
+    wide_put(memory, sum), wide_put(memory + SUMS, more);
     block_sync();
     if (BATCHES > 1) begin(rows); /* registers are free now */
     for (int e = thread_id(); e < GROUPS * 128; e += THREADS)

@@ -60,7 +60,7 @@ static engine_part engine_part_of(cairn_session *s, forward_kind kind, int rows)
 static int engine_part_rows(const engine_part *part) {
     const cairn_session *s = part->s;
     return engine_slots(s, s->cached + part->rows) - engine_slots(s, s->cached) +
-           part->sampled * part->masks;
+           part->sampled * part->masks - part->short_by;
 }
 
 /* Behind the part's rows those of its masks, group by group: each sees the tokens up to its group's and
@@ -73,7 +73,7 @@ static void engine_put_masks(engine_part *part, forward_batch *batch) {
     int slot = end;
     part->hidden = batch->hidden + (size_t)x->hidden_rows * (size_t)s->model->shape.hidden;
     for (int seen = end - part->sampled + 1; seen <= end; seen++)
-        for (int own = 1; own <= part->masks; own++) {
+        for (int own = 1; own <= part->masks - (seen == end ? part->short_by : 0); own++) {
             forward_row *row = &x->row[batch->row_count++];
             memset(row, 0, sizeof *row);
             row->position = slot++;
@@ -476,6 +476,7 @@ static bool engine_pace_costs(const cairn_model *m, pace_costs *out) {
     double plain = x->cost_us[0];
     if (plain <= 0.0) return false;
     for (int i = 0; i < PACE_BUCKETS; i++) out->rows[i] = x->cost_us[i] / plain;
+    out->few = m->backend->few_rows;
     if (m->backend->advance) plain = plain * m->shape.layers + x->head_us;
     out->row = (double)engine_row_cost(m);
     out->head = x->head_us > 0.0 ? x->head_us / plain : out->row;
@@ -485,12 +486,16 @@ static bool engine_pace_costs(const cairn_model *m, pace_costs *out) {
     return true;
 }
 
-/* How many masks, and how many of the drafts, of as many as there is room for. */
-static int engine_pace(const cairn_session *s, int most, int *drafts) {
+/* How many masks, how many fewer behind the last, and how many of the drafts, of as many as there is room
+ * for. */
+static int engine_pace(const cairn_session *s, int most, int *drafts, int *short_by) {
     pace_costs costs;
+    int masks;
     if (!engine_config(s)->draft_adaptive) return most;
-    if (engine_pace_costs(s->model, &costs)) return pace_next(&s->pace, &costs, most, drafts);
-    return *drafts = 0;
+    if (!engine_pace_costs(s->model, &costs)) return *drafts = 0;
+    masks = pace_next(&s->pace, &costs, most, drafts);
+    *short_by = pace_short(&costs, *drafts, masks);
+    return masks;
 }
 
 /* Whether drafts are drawn, and verified by what they were drawn from: tokens come as from the model
@@ -538,7 +543,7 @@ static void engine_draft_masks(cairn_session *s, engine_part *part, int room, in
     if (drafts > left) drafts = left > 0 ? left : 0;
     for (k = length < DRAFTER_MOST ? length : DRAFTER_MOST; k > 0; k--)
         if (drafts + (drafts + 1) * k <= left) break;
-    k = engine_pace(s, room > 1 ? k : 0, &drafts);
+    k = engine_pace(s, room > 1 ? k : 0, &drafts, &part->short_by);
     memcpy(s->tokens + s->count, s->ahead, (size_t)drafts * sizeof *s->ahead);
     part->drafts = drafts;
     part->masks = k;
@@ -556,12 +561,12 @@ static void engine_look_ahead(cairn_session *s, const engine_part *part) {
     ask.params.repetition_penalty = 1.0f; /* a guess needs none */
     s->ahead_at = s->count + accepted + 1;
     s->ahead_last = s->fresh[accepted];
-    s->ahead_count = part->masks;
+    s->ahead_count = part->masks - (accepted == part->drafts ? part->short_by : 0);
     ask.position = s->ahead_at;
     s->ahead_drawn = engine_is_chained(s) && engine_open_chain(s);
     if (s->model->backend->draft(s->model, s->adapter,
                                  part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
-                                 s->ahead_last, part->masks, s->ahead_drawn ? &ask : NULL,
+                                 s->ahead_last, s->ahead_count, s->ahead_drawn ? &ask : NULL,
                                  s->ahead_probs, s->ahead))
         s->ahead_count = 0; /* the next forward says what went wrong, if it still does */
     engine_learn_cost(&x->head_us, (double)(os_now_us() - start) / part->masks);

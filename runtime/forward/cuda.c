@@ -5,7 +5,8 @@
  * cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
- * the flow kernel, one launch for all layers (kernels_src/step/step.cu). Else the stage kernels, the
+ * the flow kernel, one launch for all layers (kernels_src/step/step.cu), which there is for all attention,
+ * for pages that rows choose and, with an adapter, for rows that draft by it. Else the stage kernels, the
  * same arithmetic with one launch a stage, 64 rows at a time (step/layer.cu and others). A prompt's
  * rows: tensor-core products of 64 or 128 rows (step/prompt.cu and others). The flow kernels take longest
  * to compile: it goes on in the background after the model is open, and the stage kernels serve
@@ -42,7 +43,7 @@ enum {
 };
 
 typedef enum step_kernel {
-    STEP_K_FLOW, STEP_K_SPARSE_FLOW,
+    STEP_K_FLOW, STEP_K_SPARSE_FLOW, STEP_K_DRAFT_FLOW,
     STEP_K_EMBED, STEP_K_QKV, STEP_K_PROJECT, STEP_K_GATE_UP, STEP_K_DOWN,
     STEP_K_CONV_IN, STEP_K_CONV_OUT, STEP_K_EXPERT_UP, STEP_K_EXPERT_DOWN,
     STEP_K_ATTEND, STEP_K_HEAD,
@@ -207,11 +208,11 @@ typedef struct forward_cuda_state {
     const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
     bool drafts;                /* some row of it drafts, or has an embedding of its own */
-    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[3]; /* see cuda_draft.c */
+    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[4]; /* see cuda_draft.c */
     bool has_drafts; /* draft_attend is there */
     jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
     bool has_wide, wide;   /* wide: they serve the part */
-    const cairn_adapter *wide_by; /* that graphs of wide products are of */
+    const cairn_adapter *wide_by; /* that graphs of wide products, and of the flow that drafts, are of */
     device_arena draft_arena; /* what the sampler head reads and writes, once an adapter had one */
     draft_params draft;
     draft_words drafting;       /* as the device has them, but for row and token */
@@ -236,7 +237,7 @@ typedef struct forward_cuda_state {
     size_t host_bytes;
     bool can_select;  /* the flow kernel's shared memory would hold what selecting pages needs */
     bool sparse_flow; /* there is to be a flow kernel that selects pages, or there is */
-    step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
+    step_flow_state flow_states[3]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW, STEP_K_DRAFT_FLOW */
     uint8_t *head, *embed;
     float *norms, *rope, *logits;
     float *vectors; /* [layer, vector_floats]: see cuda_vectors */
@@ -271,6 +272,9 @@ typedef struct forward_cuda_state {
     cuda_flight flight;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
+    device_graph draft_flow_graphs[STEP_FLOW_ROWS]; /* the same with rows that draft, by the tokens that the
+                                                       sampler head drafts behind them */
+    const step_lane *lane; /* that serves the part */
     device_graph stage_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
     forward_rule graph_rule; /* what these and sparse_graph were made for */
     bool graph_landmarks;

@@ -61,7 +61,7 @@ static cairn_status cuda_build_low(forward_cuda_state *f, int prompt) {
     if (!status && f->shape->experts)
         status = jit_function(f->dev->jit, program, "step_low_slots", 0, &f->slot_kernels[prompt]);
     if (!status) status = jit_function(f->dev->jit, program, "step_own", 0, &f->own_kernels[prompt]);
-    if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 16, &f->keep_kernel);
+    if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 64, &f->keep_kernel);
     return status;
 }
 
@@ -180,7 +180,8 @@ static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapte
 
 static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
-    cairn_status status = f->pairs ? CAIRN_OK : cuda_open_adapters(f);
+    cairn_status status = adapter->parts[ADAPTER_MASK] ? cuda_begin_draft_flow(f) : CAIRN_OK;
+    if (!status && !f->pairs) status = cuda_open_adapters(f);
     if (!status && adapter->parts[ADAPTER_MASK]) status = cuda_open_drafts(f);
     if (!status)
         status = device_alloc_clear(f->dev, cuda_adapter_bytes(f, adapter), "an adapter",

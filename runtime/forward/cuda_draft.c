@@ -115,20 +115,38 @@ static cairn_status cuda_build_wide(forward_cuda_state *f) {
     return status;
 }
 
-/* Whether wide products serve the part: its rows that have an adapter have one and the same, by which they
- * draft, as the last does. Graphs are made for one adapter. */
-static bool cuda_make_wide(forward_cuda_state *f, const forward_batch *batch, int rows) {
+/* Whether rows that draft are to have a flow kernel; it is begun before all that adapters need. */
+static bool cuda_wants_draft_flow(const forward_cuda_state *f) {
+    return cuda_may_be_wide(f) && f->flow_chunks && f->head_tiles >= 4; /* where A x meets */
+}
+static cairn_status cuda_begin_draft_flow(const forward_cuda_state *f) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    if (f->draft.words || !cuda_wants_draft_flow(f)) return CAIRN_OK;
+    request = cuda_flow_request(f, STEP_K_DRAFT_FLOW, constants);
+    return jit_begin(f->dev->jit, &request, 1);
+}
+
+/* The adapter whose tiles serve the part: its rows that have one have one and the same, by which they
+ * draft, as the last does; or NULL. */
+static const cairn_adapter *cuda_wide_adapter(const forward_cuda_state *f, const forward_batch *batch,
+                                              int rows) {
     const cairn_adapter *a = rows ? batch->rows[f->part_rows[rows - 1]].adapter : NULL;
-    if (!f->has_wide || !a || !cuda_is_wide(f, a)) return false;
+    if (!f->has_wide || !a || !cuda_is_wide(f, a)) return NULL;
     for (int r = 0; r < rows; r++) {
         const cairn_adapter *own = batch->rows[f->part_rows[r]].adapter;
-        if (own && own != a) return false;
+        if (own && own != a) return NULL;
     }
-    if (f->wide_by == a) return true;
+    return a;
+}
+
+/* Its tiles are read now; graphs are made for one adapter. */
+static void cuda_use_tiles(forward_cuda_state *f, const cairn_adapter *a) {
+    if (f->wide_by == a) return;
+    for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
     for (int i = 0; i <= STEP_STAGE_ROWS; i++)
         device_graph_free(f->dev, &f->dense_graphs[STEP_GRAPHS - 1][i]);
-    f->wide_by = a, f->stage.params.low_tiles = cuda_tiles_of(a);
-    return true;
+    f->wide_by = a, f->stage.params.low_tiles = f->flow.params.low_tiles = cuda_tiles_of(a);
 }
 
 /* Tiles that a block of it has. */
@@ -163,8 +181,7 @@ static void cuda_take_drafts(forward_cuda_state *f, device_arena *a) {
     f->draft_logits = logits, f->draft_winners = winners, f->draft_input = input;
     f->draft = (draft_params){.words = words, .kept = kept, .tokens = f->drafted, .gated = gated,
                               .embed = f->embed, .exchange = f->stage.params.exchange,
-                              .arrived = arrived, .input = f->stage.params.input,
-                              .sampled = f->sampled, .capacity = f->stage.params.capacity,
+                              .arrived = arrived, .sampled = f->sampled,
                               .norm_eps = f->shape->norm_eps,
                               .input_scale = f->stage.params.input_scale,
                               .embed_scale = f->plan->embed_scale};
@@ -179,19 +196,19 @@ static uint64_t cuda_draft_bytes(forward_cuda_state *f, const cairn_adapter *ada
 }
 
 static unsigned cuda_draft_shared(const forward_cuda_state *f, int kernel) {
-    static const unsigned each[] = {0, 8, 4};
+    static const unsigned each[] = {0, 8, 4, 0};
     return kernel ? each[kernel] * (unsigned)f->shape->hidden + 64 : 0;
 }
 
 static cairn_status cuda_build_drafts(forward_cuda_state *f) {
-    static const char *const names[] = {"draft_pick", "draft_first", "draft_second"};
+    static const char *const names[] = {"draft_pick", "draft_first", "draft_second", "draft_take"};
     jit_constant constants[STEP_CONSTANTS];
     jit_request request = {"step/draft.cu", constants, 0, false};
     jit_program *program;
     cairn_status status;
     request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
     status = jit_get(f->dev->jit, &request, &program);
-    for (int i = 0; i < 3 && !status; i++)
+    for (int i = 0; i < 4 && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),
                               &f->draft_kernels[i]);
     return status;
@@ -204,7 +221,8 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
     cairn_status status;
     if (f->draft.words) return CAIRN_OK;
     if ((status = cuda_need_drafts(f, NULL)) || (status = cuda_build_drafts(f)) ||
-        (status = cuda_build_wide(f)))
+        (status = cuda_build_wide(f)) ||
+        (cuda_wants_draft_flow(f) && (status = cuda_wait_flow(f, STEP_K_DRAFT_FLOW))))
         return status;
     cuda_take_drafts(f, a);
     head[STEP_ROWS] = head[STEP_LOGIT_COUNT] = 1;
@@ -217,7 +235,7 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
         return status;
     }
     memset(&f->drafting, 0, sizeof f->drafting);
-    f->stage.params.kept = (float *)(uintptr_t)f->draft.kept;
+    f->stage.params.kept = f->flow.params.kept = (float *)(uintptr_t)f->draft.kept;
     for (int kind = 2; kind < STEP_GRAPHS; kind++)
         for (int i = 0; i <= STEP_STAGE_ROWS; i++) {
             device_graph_free(f->dev, &f->stage_graphs[kind][i]);
@@ -230,13 +248,15 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
 
 /* Behind the layers: the hidden states that are kept. */
 static cairn_status cuda_keep_hidden(forward_cuda_state *f, int rows) {
-    const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 16, true};
+    const device_dims dims = {{(unsigned)rows, 1, 1}, 256, 0, 64, true};
     if (!f->drafts || !f->adapts || !f->draft.words) return CAIRN_OK;
     return device_launch(f->dev, &f->keep_kernel, &dims, &f->stage.params);
 }
 
 static cairn_status cuda_launch_draft(forward_cuda_state *f, int kernel, const draft_params *p) {
-    const unsigned blocks = kernel ? ((unsigned)f->shape->hidden + 7) / 8 : 1;
+    const unsigned blocks = kernel == 0   ? 1
+                            : kernel == 3 ? 1 + STEP_FLOW_ROWS
+                                          : ((unsigned)f->shape->hidden + 7) / 8;
     const device_dims dims = {{blocks, 1, 1}, kernel ? 256 : 32, 0, cuda_draft_shared(f, kernel), true};
     return device_launch(f->dev, &f->draft_kernels[kernel], &dims, p);
 }
@@ -257,6 +277,17 @@ static cairn_status cuda_draft_one(forward_cuda_state *f, int number) {
         return status;
     dims.grid[0] = 1, dims.block = 32, dims.shared_bytes = 0;
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &end);
+}
+
+/* Behind the flow kernel of rows that draft: what they leave and, of one sequence, `count` drafts. */
+static cairn_status cuda_take_flow(forward_cuda_state *f, int count) {
+    draft_params p = f->draft;
+    cairn_status status;
+    p.step = f->flow.params, p.input = p.step.input, p.capacity = p.step.capacity;
+    p.masks = count, p.blocks = f->blocks;
+    status = cuda_launch_draft(f, 3, &p);
+    for (int i = 0; i < count && !status; i++) status = cuda_draft_one(f, i);
+    return status;
 }
 
 /* `count` drafts from where the words say, as a graph. */
@@ -290,15 +321,18 @@ static cairn_status cuda_send_words(forward_cuda_state *f, const cairn_adapter *
     return device_upload(f->dev, to, &w, sizeof w);
 }
 
-/* Behind a part whose rows from `real` on are verified, `drafts` of them drafts, each with so many masks. */
-static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cairn_adapter *a, int real, int drafts,
-                                      int masks) {
+/* Drafts behind what a part verifies: its rows from `real` on, `drafts` of them drafts, each with so many
+ * masks; masks 0: there are none. */
+typedef struct cuda_ahead { const cairn_adapter *adapter; int real, drafts, masks; } cuda_ahead;
+
+static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cuda_ahead *ahead) {
     draft_params p = f->draft;
-    cairn_status status = cuda_send_words(f, a, NULL);
-    p.real = real, p.drafts = drafts, p.masks = masks;
-    if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, masks)))
+    cairn_status status = cuda_send_words(f, ahead->adapter, NULL);
+    p.input = f->lane->params.input, p.capacity = f->lane->params.capacity;
+    p.real = ahead->real, p.drafts = ahead->drafts, p.masks = ahead->masks;
+    if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, ahead->masks)))
         return status;
-    f->ahead_count = masks, f->ahead_by = a;
+    f->ahead_count = ahead->masks, f->ahead_by = ahead->adapter;
     return CAIRN_OK;
 }
 
@@ -328,7 +362,7 @@ static cairn_status forward_cuda_draft(cairn_model *model, const cairn_adapter *
     const int32_t *ahead = f->host_words + cuda_drafted_at(f);
     cairn_status status;
     if (ask) return cuda_draw_drafts(f, adapter, at, count, ask, probs, out);
-    if (f->ahead_count != count || f->ahead_by != adapter || memcmp(ahead - 2, at, sizeof at)) {
+    if (f->ahead_count < count || f->ahead_by != adapter || memcmp(ahead - 2, at, sizeof at)) {
         if ((status = cuda_send_words(f, adapter, at)) || (status = cuda_draft_many(f, count)) ||
             (status = device_download(f->dev, f->host_words + cuda_drafted_at(f), f->drafted,
                                       (size_t)count * 4)))

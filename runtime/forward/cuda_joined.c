@@ -75,13 +75,8 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     cairn_status status = CAIRN_OK;
     for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
-        jit_constant constants[STEP_CONSTANTS];
-        jit_request request = cuda_flow_request(f, kernel, constants);
-        jit_program *program;
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
-        status = jit_get(f->dev->jit, &request, &program);
-        if (!status) status = cuda_functions(f, program, kernel, 1, 0, false);
-        if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
+        status = cuda_wait_flow(f, kernel);
     }
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
         status = cuda_take_joined(f, true);

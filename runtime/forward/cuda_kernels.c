@@ -50,8 +50,7 @@ static jit_constant *cuda_constant(jit_constant *all, const char *name) {
 }
 
 static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
-    if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW)
-        return f->product_bytes + f->attend_bytes;
+    if (kernel <= STEP_K_DRAFT_FLOW) return f->product_bytes + f->attend_bytes;
     if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
     if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f);
@@ -114,7 +113,7 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
 }
 
 static const char *const step_kernel_names[] = {
-    "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
+    "step_flow", "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
     "step_down", "step_conv_in", "step_conv_out", "step_expert_up", "step_expert_down",
     "step_attend", "step_head", "step_bounds", "step_select",
     "step_attend_pages", "step_finish", "step_heads", "step_add", "step_conv", "step_route",
@@ -145,6 +144,8 @@ static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
     request.constant_count = cuda_constants(f, 0, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
                                             f->blocks, constants);
     constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
+    if (kernel == STEP_K_DRAFT_FLOW)
+        cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_ADAPTERS | STEP_EXTRA_DRAFTS;
     return request;
 }
 
@@ -250,6 +251,7 @@ static cairn_status cuda_begin_build(forward_cuda_state *f) {
     else f->flow_states[STEP_K_FLOW] = STEP_FLOW_FAILED;
     if (f->sparse_flow) *next++ = cuda_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
     else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
+    f->flow_states[STEP_K_DRAFT_FLOW] = STEP_FLOW_FAILED; /* until an adapter drafts */
     return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
 }
 
@@ -286,6 +288,17 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
         base_log(f->dev->base, CAIRN_LOG_WARN, "steps go on by slower kernels: %s",
                  f->dev->base->error);
     return f->flow_states[kernel] == STEP_FLOW_READY;
+}
+
+/* Waits for one. [blocks] */
+static cairn_status cuda_wait_flow(forward_cuda_state *f, int kernel) {
+    jit_constant constants[STEP_CONSTANTS];
+    const jit_request request = cuda_flow_request(f, kernel, constants);
+    jit_program *program;
+    cairn_status status = jit_get(f->dev->jit, &request, &program);
+    if (!status) status = cuda_functions(f, program, kernel, 1, 0, false);
+    if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
+    return status;
 }
 
 /* A config whose layers select, after one with none that did, runs by the flow kernel that selects:

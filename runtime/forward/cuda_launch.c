@@ -58,11 +58,23 @@ static cairn_status cuda_run_low_slots(forward_cuda_state *f, const step_lane *l
     return device_launch(f->dev, &f->slot_kernels[lane == &f->prompt], &dims, &p);
 }
 
-/* Behind a lane's embedding: rows with one of their own. */
-static cairn_status cuda_run_own(forward_cuda_state *f, const step_lane *lane, int rows) {
+/* Whether rows of the part may have an embedding of their own. */
+static bool cuda_embeds_own(const forward_cuda_state *f) { return f->drafts && f->adapts; }
+
+/* Behind a prompt's embedding: rows with one of their own. */
+static cairn_status cuda_run_own(forward_cuda_state *f, int rows) {
     const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 0, true};
-    if (!f->drafts || !f->adapts) return CAIRN_OK;
-    return device_launch(f->dev, &f->own_kernels[lane == &f->prompt], &dims, &lane->params);
+    if (!cuda_embeds_own(f)) return CAIRN_OK;
+    return device_launch(f->dev, &f->own_kernels[1], &dims, &f->prompt.params);
+}
+
+/* The embedding of a step's rows. */
+static cairn_status cuda_embed_rows(forward_cuda_state *f, int rows) {
+    const device_dims dims = {{(unsigned)f->shape->hidden / 16, (unsigned)(rows + 7) / 8, 1},
+                              (unsigned)f->warps * 32, 0, 0, true};
+    step_params p = f->stage.params;
+    const jit_kernel *plain = cuda_kernel_of(f, STEP_K_EMBED, 0, &p);
+    return device_launch(f->dev, cuda_embeds_own(f) ? &f->own_kernels[0] : plain, &dims, &p);
 }
 
 /* After qkv: its heads, where the model has such work. */

@@ -144,6 +144,7 @@ static void forward_cuda_close(cairn_model *model) {
     device_mark_free(f->dev, f->flight.start);
     device_mark_free(f->dev, f->flight.mark);
     device_graph_free(f->dev, &f->graph);
+    for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
     cuda_free_sparse_graphs(f);
     for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
         device_graph_free(f->dev, &f->dense_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);

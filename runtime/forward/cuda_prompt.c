@@ -95,7 +95,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     cairn_status status = CAIRN_OK;
     if (!*at && !(status = cuda_upload_rows(f, &f->prompt, part)) &&
         !(status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0)))
-        status = cuda_run_own(f, lane, part->rows);
+        status = cuda_run_own(f, part->rows);
     for (int end = *at + layers; *at < end && *at < f->shape->layers && !status; (*at)++)
         status = cuda_run_prompt_layer(f, &part->form, part->rows, *at);
     if (status || *at < f->shape->layers) return status;

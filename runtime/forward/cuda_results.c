@@ -61,28 +61,9 @@ static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_par
     return status;
 }
 
-/* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
- * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
-static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *part) {
-    const forward_row *rows = part->batch->rows;
-    int first = 0, end, groups, masks;
-    while (first < part->rows && !rows[f->part_rows[first]].own) first++;
-    if (first == part->rows || !part->batch->drafts || f->ahead_count) return CAIRN_OK;
-    for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
-    masks = rows[f->part_rows[end - 1]].own, groups = (end - first) / masks;
-    if (groups > first || (end - first) % masks || masks > STEP_MOST_DRAFTS) return CAIRN_OK;
-    for (int r = end; r < part->rows; r++)
-        if (rows[f->part_rows[r]].own) return CAIRN_OK;
-    for (int r = first - groups; r < end; r++) {
-        const forward_row *row = &rows[f->part_rows[r]];
-        if (f->part_sequences[r] != f->part_sequences[first] || (r < first ? !row->sample : !row->hidden))
-            return CAIRN_OK;
-    }
-    return cuda_begin_drafts(f, rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks);
-}
-
 /* Behind a part: the draws of its wanted rows that the device makes, and drafts. */
 static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {
+    cuda_ahead ahead;
     bool any = false;
     cairn_status status;
     for (int i = 0; i < part->logit_count; i++) {
@@ -91,7 +72,9 @@ static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *p
     }
     if (!any) return CAIRN_OK;
     status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks, part->logit_count, f->sampled);
-    return status ? status : cuda_draft_ahead(f, part);
+    if (status || f->ahead_count) return status;
+    ahead = cuda_plan_ahead(f, part);
+    return ahead.masks ? cuda_begin_drafts(f, &ahead) : CAIRN_OK;
 }
 
 /* Logits, tokens and faults of a part that was launched. [blocks] until the device is done with it */

@@ -164,8 +164,9 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, runs = 0, listed = 0;
+    const cairn_adapter *tiles;
     f->adapts = f->drafts = f->trees_put = false;
-    f->joined = part->joined;
+    f->joined = part->joined, f->lane = lane;
     for (int r = 0; r < part->rows; r++) {
         const forward_row *row = &part->batch->rows[f->part_rows[r]];
         const int s = f->part_sequences[r];
@@ -196,6 +197,8 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
         memcpy(array + STEP_WANTED * n, f->wanted, (size_t)part->logit_count * sizeof *f->wanted);
     head[STEP_LOGIT_FIRST] = part->joined ? 0 : part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
-    f->wide = f->drafts && lane == &f->stage && cuda_make_wide(f, part->batch, part->rows);
+    tiles = f->drafts && lane != &f->prompt ? cuda_wide_adapter(f, part->batch, part->rows) : NULL;
+    if (tiles) cuda_use_tiles(f, tiles);
+    f->wide = tiles && lane == &f->stage;
     return cuda_upload_words(f, lane);
 }

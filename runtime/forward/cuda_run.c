@@ -103,17 +103,22 @@ static bool cuda_has_others(const forward_cuda_state *f, const step_part *part) 
     return r < part->rows;
 }
 
-/* The flow serves few plain rows whose logits are all wanted, while its blocks need one round of
- * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
+/* The flow serves few plain rows whose logits are all wanted, or such as draft, while its blocks need one
+ * round of attention: with more the stage kernels, which have as many blocks as they need, are faster (8
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
- * runs are single chunks. */
-static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
+ * runs are single chunks. Which kernel; STEP_KERNELS: none. */
+static step_kernel cuda_flow_of(forward_cuda_state *f, const step_part *part) {
+    const bool others = cuda_has_others(f, part);
+    const step_kernel kernel = others       ? STEP_K_DRAFT_FLOW
+                               : part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
-        if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
-    return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
-           !cuda_has_others(f, part) && !part->form.rule && !part->told &&
-           cuda_flow_items(f, part) <= f->blocks - f->narrow &&
-           cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
+        if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return STEP_KERNELS;
+    if (part->rows > STEP_FLOW_ROWS || part->form.rule || part->told || !part->logit_count ||
+        cuda_flow_items(f, part) > f->blocks - f->narrow ||
+        (others ? part->rule || !cuda_wide_adapter(f, part->batch, part->rows)
+                : part->logit_count < part->rows))
+        return STEP_KERNELS;
+    return cuda_has_flow(f, (int)kernel) ? kernel : STEP_KERNELS;
 }
 
 /* Whether a row of sequence i that waits attends less than everything before it. */
@@ -221,13 +226,15 @@ static void cuda_fill_part(forward_cuda_state *f) {
 /* Launches the part's rows; of a prompt's up to `layers` layers. */
 static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
     cuda_flight *x = &f->flight;
+    const bool all = x->kind == FORWARD_STEP && !x->begun && x->at == x->end;
+    const step_kernel flow = all ? cuda_flow_of(f, &x->part) : STEP_KERNELS;
     cairn_status status = CAIRN_OK;
     if (x->kind == FORWARD_PROMPT) {
         x->lane = &f->prompt;
         status = cuda_run_prompt(f, &x->part, layers);
-    } else if (!x->begun && x->at == x->end && cuda_suits_flow(f, &x->part)) {
+    } else if (flow < STEP_KERNELS) {
         x->lane = &f->flow;
-        status = cuda_run_flow(f, &x->part);
+        status = cuda_run_flow(f, &x->part, flow);
     } else {
         x->lane = &f->stage;
         if (!x->begun && cuda_counts(f, &x->part)) status = cuda_forget_pages(f);
@@ -357,7 +364,7 @@ static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done
 
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
-    0.05f /* of a row that rides along: the flow hardly depends on it */,
+    0.05f /* of a row that rides along: the flow hardly depends on it */, STEP_FLOW_ROWS,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, forward_cuda_begin, NULL, forward_cuda_poll,
     forward_cuda_take_adapter, forward_cuda_leave_adapter, forward_cuda_draft, forward_cuda_watch,

@@ -166,15 +166,15 @@ static uint64_t cuda_expert_bytes(const forward_cuda_state *f, int rows) {
            ((uint64_t)cuda_expert_windows(s, rows, 8) * 4 + 4) * 4;
 }
 
-/* Bytes of one region of the exchange, as step/step.cuh lays it out. */
-static uint64_t cuda_region_bytes(const forward_cuda_state *f, int rows, int parts) {
+/* Bytes of one region of the exchange, as step/step.cuh lays it out; slots: of hidden states. */
+static uint64_t cuda_region_bytes(const forward_cuda_state *f, int slots, int rows, int parts) {
     const model_shape *s = f->shape;
     const bool convolves = f->extras & STEP_EXTRA_CONV;
-    uint64_t hidden = (uint64_t)s->hidden, r = (uint64_t)rows, heads = (uint64_t)s->heads;
+    uint64_t hidden = (uint64_t)s->hidden, n = (uint64_t)slots, r = (uint64_t)rows, heads = (uint64_t)s->heads;
     uint64_t attended = heads * (uint64_t)s->head_dim, qkv = (uint64_t)cuda_qkv_rows(s), summed = 0;
     uint64_t mixed = convolves && hidden > attended ? hidden : attended;
-    uint64_t squares = (r * (hidden / 16) * 4 + 127) / 128 * 128;
-    uint64_t bytes = 2 * (r * hidden * 2 + squares) + r * (qkv + (uint64_t)s->ffn + mixed) * 2 +
+    uint64_t squares = (n * (hidden / 16) * 4 + 127) / 128 * 128;
+    uint64_t bytes = 2 * (n * hidden * 2 + squares) + r * (qkv + (uint64_t)s->ffn + mixed) * 2 +
                      (uint64_t)parts * (heads * 8 + attended * 4);
     if (f->extras & (STEP_EXTRA_HEADS | STEP_EXTRA_POST)) summed = qkv > hidden ? qkv : hidden;
     if (convolves && 3 * hidden > summed) summed = 3 * hidden;
@@ -185,7 +185,7 @@ static uint64_t cuda_region_bytes(const forward_cuda_state *f, int rows, int par
 /* Bytes of a lane's exchange: the residual stream, and so many regions. */
 static uint64_t cuda_exchange_bytes(const forward_cuda_state *f, int rows, int regions, int parts) {
     return (uint64_t)rows * (uint64_t)f->shape->hidden * 4 +
-           (uint64_t)regions * cuda_region_bytes(f, rows, parts);
+           (uint64_t)regions * cuda_region_bytes(f, regions > 1 ? STEP_FLOW_SLOTS : rows, rows, parts);
 }
 
 /* Two halves of the flow's exchange, a region for each layer and one behind. */

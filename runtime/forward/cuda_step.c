@@ -51,28 +51,63 @@ static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
     f->graph_landmarks = part->form.landmarks;
 }
 
-static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
+/* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
+ * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
+static cuda_ahead cuda_plan_ahead(const forward_cuda_state *f, const step_part *part) {
+    const forward_row *rows = part->batch->rows;
+    const cuda_ahead none = {NULL, 0, 0, 0};
+    int first = 0, end, groups, masks = 0;
+    while (first < part->rows && !rows[f->part_rows[first]].own) first++;
+    if (first == part->rows || !part->batch->drafts) return none;
+    for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
+    while (first + masks < end && rows[f->part_rows[first + masks]].own == masks + 1) masks++;
+    groups = masks ? (end - first + masks - 1) / masks : 0; /* the last may have fewer */
+    if (!groups || groups > first || masks > STEP_MOST_DRAFTS) return none;
+    for (int r = end; r < part->rows; r++)
+        if (rows[f->part_rows[r]].own) return none;
+    for (int r = first - groups; r < end; r++) {
+        const forward_row *row = &rows[f->part_rows[r]];
+        if (f->part_sequences[r] != f->part_sequences[first] || (r < first ? !row->sample : !row->hidden))
+            return none;
+    }
+    return (cuda_ahead){rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks};
+}
+
+/* Whether the step's graph drafts them too: there is nothing else, and tokens are the best ones. */
+static bool cuda_drafts_within(const forward_cuda_state *f, const step_part *part, const cuda_ahead *a) {
+    bool within = a->masks && a->masks < STEP_FLOW_ROWS && a->real == 0 && a->drafts + 1 == part->logit_count;
+    for (int r = 0; within && r < part->logit_count; r++)
+        within = sample_takes_best(part->batch->rows[f->part_rows[r]].sample, f->shape->vocab);
+    return within;
+}
+
+static cairn_status cuda_enqueue_flow(forward_cuda_state *f, step_kernel kernel, int drafts) {
     device_dims dims = {{0, 1, 1}, 0, 0, 0, false};
-    step_kernel kernel = sparse ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
     cairn_status status;
     dims.grid[0] = (unsigned)f->blocks;
     dims.block = (unsigned)f->warps * 32;
     dims.shared_bytes = f->attend_bytes + f->product_bytes;
     status = device_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
-    return status ? status : cuda_finish(f, STEP_FLOW_ROWS, sparse);
+    if (status) return status;
+    if (kernel == STEP_K_DRAFT_FLOW) return cuda_take_flow(f, drafts);
+    return cuda_finish(f, STEP_FLOW_ROWS, kernel == STEP_K_SPARSE_FLOW);
 }
 
-static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, step_kernel kernel) {
     const forward_rule *rule = part->rule;
-    device_graph *graph = rule ? &f->sparse_graph : &f->graph;
+    const bool drafts = kernel == STEP_K_DRAFT_FLOW;
+    const cuda_ahead ahead = cuda_plan_ahead(f, part);
+    const int within = drafts && cuda_drafts_within(f, part, &ahead) ? ahead.masks : 0;
+    device_graph *graph = rule ? &f->sparse_graph : drafts ? &f->draft_flow_graphs[within] : &f->graph;
     const int32_t *head = f->flow.words;
     cairn_status status = cuda_upload_rows(f, &f->flow, part);
+    if (!status && within) status = cuda_send_words(f, ahead.adapter, NULL);
     if (status) return status;
     if (rule) cuda_renew_graphs(f, part);
     if (!graph->exec) {
         part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = cuda_enqueue_flow(f, rule != NULL))) {
+        if ((status = cuda_enqueue_flow(f, kernel, within))) {
             device_graph_abandon(f->dev);
             return status;
         }
@@ -80,6 +115,7 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
     }
     status = device_graph_launch(f->dev, graph);
     if (status) return status;
+    if (within) f->ahead_count = within, f->ahead_by = ahead.adapter;
     f->epoch++;
     f->clean_rows = part->rows;
     f->clean_chunks = rule && cuda_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
@@ -262,11 +298,10 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
 static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attention *a, int rows,
                                         int wanted) {
     const step_lane *lane = &f->stage;
-    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
+    const int t = f->warps * 32;
     unsigned shared = f->product_bytes;
-    cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
+    cairn_status status = cuda_embed_rows(f, rows);
     f->alone = rows == 1 && !f->adapts;
-    if (!status) status = cuda_run_own(f, lane, rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);
     if (!status) status = cuda_keep_hidden(f, rows);

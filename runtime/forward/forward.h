@@ -78,6 +78,7 @@ typedef struct model_backend {
      * slots at and behind the rows' positions. */
     cairn_status (*forward)(cairn_model *model, kv_cache *kv, forward_batch *batch);
     float row_cost; /* of one more row in a decode step, in plain steps */
+    int few_rows;   /* rows from which on it is more; 0: there is no such number */
     /* NULL, or: whether the model can run with another config. Begins to compile what is missing
      * and returns CAIRN_BUSY until it is there. */
     cairn_status (*prepare)(cairn_model *model, const cairn_config *config);

@@ -221,11 +221,11 @@ static void test_budget(bool force, float temperature) {
 /* Masks of the next step, by costs as if they were measured. */
 static int masks_at(cairn_session *s, double row_us, double saved) {
     engine_scratch *x = s->model->scratch;
-    int drafts = 4;
+    int drafts = 4, short_by = 0;
     for (int i = 0; i < ENGINE_COSTS; i++) x->cost_us[i] = row_us < 0 ? 0 : 1000 + row_us * ((1 << i) - 1);
     x->head_us = 20;
     s->pace.saved = saved;
-    return engine_pace(s, 4, &drafts);
+    return engine_pace(s, 4, &drafts, &short_by);
 }
 
 /* What a generation drafts, by what was measured. */

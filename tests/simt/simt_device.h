@@ -258,6 +258,7 @@ template <class T> CAIRN_INLINE void store_once(T *p, T v, SIMT_SITE) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "store_once: size");
     simt::write(p, &v, sizeof v, simt::Access::plain, site);
 }
+CAIRN_INLINE void rest_ns(uint32_t) {}
 CAIRN_INLINE void prefetch_l2(const void *) {}
 
 /* ---- integers ---- */

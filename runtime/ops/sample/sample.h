@@ -66,6 +66,8 @@ static size_t sample_mask_words(int vocab);
 /* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
                             int i, int32_t *out);
+/* Whether its token is the best one of its logits. */
+static bool sample_takes_best(const sample_ask *ask, int vocab);
 /* Begins to draw what the GPU draws, from logits [rows, vocab] there to `tokens` [rows] there, which
  * hold the best token of each row already. asks[i] NULL: row i is not asked for. */
 static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
