@@ -43,12 +43,12 @@ struct prompt_source {
     }
     CAIRN_MEMBER int base() const { return before; }
     CAIRN_MEMBER uint32_t seen(int token, int position) const {
-        const int end = before + p.mask_rows; /* also for tokens of other steps */
-        const mask_row masked = {before, packed_rows().entry[token]};
         uint32_t bits = 0;
-        if (position + 31 < before) return ~0u;
+        if (token < 0 || position + 31 < before) return ~0u;
+        const mask_row masked = {before, packed_rows().entry[token]};
+        const int last = packed_rows().last[token];
 #pragma unroll 1
-        for (int i = 0; i < 32 && position + i < end; i++)
+        for (int i = 0; i < 32 && position + i <= last; i++)
             bits |= (uint32_t)masked.sees(p, row.sequence, position + i) << i;
         return bits;
     }

@@ -13,7 +13,7 @@
  *   keys(page, slot, head of keys or values)
  *   last(t), first(t), exists(m)  of token t, of query m
  *   MASKED       whether tokens see by a mask, too: seen(t, position) then has a bit for each of 32
- *                positions, and all see those before base() */
+ *                positions (t -1: whatever), and all see those before base() */
 #ifndef CAIRN_ATTENTION_PROMPT_CUH
 #define CAIRN_ATTENTION_PROMPT_CUH
 
@@ -327,7 +327,7 @@ CAIRN_INLINE many_view many_look(const Source &source, const Part &part, int fro
     for (int half = 0; half < 2; half++) {
         const int m = warp_id() * 16 + lane_id() / 4 + half * 8, token = m / group;
         const bool own = token >= from && token < part.to;
-        view.token[half] = token;
+        view.token[half] = own ? token : -1;
         view.last[half] = own ? source.last(token) : source.exists(m) ? -1 : 0x7fffffff;
         view.begin[half] = own ? source.first(token) : 0;
         view.lowest = min_of(view.lowest, view.last[half]);
