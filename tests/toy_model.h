@@ -262,9 +262,8 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
     return toy_ready <= CAIRN_OK ? toy_ready : base_fail(&m->runtime->base, toy_ready, "not ready");
 }
 
-static const model_backend toy_backend = {toy_open, toy_close, toy_forward, 0.1f,
-                                          toy_prepare, false, NULL, NULL, NULL, NULL,
-                                          NULL, NULL, NULL, false, NULL, NULL};
+static const model_backend toy_backend = {.open = toy_open, .close = toy_close, .forward = toy_forward,
+                                          .row_cost = 0.1f, .prepare = toy_prepare};
 
 /* A file of toy_write's kind on it. */
 static cairn_status toy_load(cairn_runtime *rt, const char *path, cairn_model **model) {
