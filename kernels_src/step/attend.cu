@@ -49,7 +49,7 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     const bool live = block_id() < items && find_item(p, block_id(), item);
     const step_cache cache = cache_of(p, p.layer);
     if (live) fetch_first(p, item, cache, shared_base(), false);
-    start_input();
+    start_input(p.input[STEP_ROWS] == 1);
     if (!live) return;
     const attend_place at = attend_item_run(p, item, cache, layer, shared_base());
     if (last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.runs(p),

@@ -49,11 +49,14 @@ CAIRN_INLINE row_window logits_of(const step_params &p, int index) {
     return row_window{first, min_of(COLUMNS, end - first), p.input[STEP_ROWS]};
 }
 
-/* In the stage kernels: the kernel before has ended, the next may start. */
-CAIRN_INLINE void start_input() {
+/* In the stage kernels: the kernel before has ended, the next may start. EARLY: that may already while
+ * this one waits, so that of a row alone its weights are under way; before it waits itself it may then
+ * read nothing that kernels of this step write, however far back. */
+CAIRN_INLINE void start_input(bool early = HAS_ALONE && !HAS_MANY) {
     if (FLOW) return;
+    if (early) grid_launch_dependents();
     grid_dependency_wait();
-    grid_launch_dependents();
+    if (!early) grid_launch_dependents();
 }
 
 /* Where input k lies: within each 32 the eight that a lane has of packed weights are spread as the
