@@ -27,7 +27,7 @@ enum {
     LATENT_BYTES = 512 + 4 * 4 + 64 * 2,
     LATENT_CHUNK = 32, LATENT_RUN = 8, /* keys; chunks that one block folds */
     LATENT_WIDE_HEADS = 64, LATENT_WIDE_KEYS = 64, LATENT_WIDE_RUN = 8, /* of latent_wide.cu */
-    LATENT_MANY_RUN = 16 /* tiles as these that a block of latent_many.cu folds */
+    LATENT_MANY_RUN = 32 /* tiles as these that a block of latent_many.cu folds */
 };
 
 /* Which part of what a row attends. */

@@ -846,7 +846,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_tokens(CAIRN_F16, 16, 64, 1, 4, 40);
     test_latent(CAIRN_U8, CAIRN_F32, 20, 300, 70);
     test_latent(CAIRN_BF16, CAIRN_F32, 16, 40, 70);
-    test_latent(CAIRN_BF16, CAIRN_BF16, 70, 1100, 90); /* several runs */
+    test_latent(CAIRN_BF16, CAIRN_BF16, 70, 2100, 90); /* several runs */
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
         for (int dim = 16; dim <= 240; dim += 32) {
             test_types(CAIRN_F16, CAIRN_F32, 16, dim, 2, 1, 0, true);
