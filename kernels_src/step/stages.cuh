@@ -128,11 +128,15 @@ struct norm_input : rows_input<HIDDEN> {
     }
     template <int N, class Place = rows_place>
     CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
-        const int row = Place::factor(), there = wanted<N, Place>(unit);
-        const uint8_t *from = lane_at<Place>(unit);
-        const uint32_t *other = (const uint32_t *)squares +
-                                (Place::AIMED ? 0 : (int64_t)row * SQUARES + lane_id());
-        const int sums = Place::AIMED || row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
+        const int g = lane_id() / 4, row = warp_id();
+        const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
+        const uint32_t *other = (const uint32_t *)squares + (int64_t)row * SQUARES + lane_id();
+        int there = g < rows ? HIDDEN / 32 - unit : 0; /* spelt out: else the flow spills on sm_120 */
+        int sums = row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
+        if constexpr (Place::AIMED) {
+            there = wanted<N, Place>(unit), sums = ceil_div(SQUARES - lane_id(), WARP);
+            from = lane_at<Place>(unit), other = (const uint32_t *)squares;
+        }
         u32x4 v[N] = {};
         uint32_t square[EACH] = {};
         patience wait(p);
