@@ -302,10 +302,9 @@ static void engine_advance(cairn_model *m, int parts) {
     x->left = left;
 }
 
-/* A forward that ran in one go took x->flight_us. */
-static void engine_learn_flight(engine_scratch *x) {
-    if (!x->batch.prepared)
-        engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
+/* A forward that ran in one go took so long. */
+static void engine_learn_flight(engine_scratch *x, int64_t us) {
+    if (!x->batch.prepared) engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)us);
 }
 
 /* All of what took off, in one go. */
@@ -314,7 +313,7 @@ static cairn_status engine_fly_through(cairn_model *m) {
     const int64_t start = os_now_us();
     const cairn_status status = engine_run(m);
     x->flight_us = os_now_us() - start;
-    engine_learn_flight(x);
+    engine_learn_flight(x, x->flight_us);
     return status;
 }
 
@@ -368,7 +367,8 @@ static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us) {
     TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     x->flight_us += os_now_us() - began;
     if (done) x->left = 0;
-    if (done && took) x->flight_us = took, engine_learn_flight(x);
+    if (done && took) engine_learn_flight(x, took);
+    if (done && x->flight_us < took) x->flight_us = took; /* most of it between calls */
     if (!status && x->left && !late) engine_give_up(m);
     return status;
 }
