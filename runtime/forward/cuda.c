@@ -145,7 +145,6 @@ typedef struct cuda_flight {
     int at, end, left;    /* left: rows of sequence `at` */
     bool begun;           /* some of their parts are done */
     step_part part;       /* rows 0: the next is to be made up */
-    const step_lane *lane; /* that serves it */
     int layer;            /* of a prompt's: the next to be launched */
     bool launched;        /* all of it */
     CUstream stream;

@@ -33,13 +33,12 @@ static cairn_status cuda_download_logits(const forward_cuda_state *f, const step
     return status;
 }
 
-/* The hidden states that the caller wants of a part that went through the lane. */
-static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step_lane *lane,
-                                         const step_part *part) {
+/* The hidden states that the caller wants of a part. */
+static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step_part *part) {
     const size_t n = (size_t)f->shape->hidden;
     const float *residual;
     cairn_status status = CAIRN_OK;
-    memcpy(&residual, &lane->params.exchange, sizeof residual);
+    memcpy(&residual, &f->lane->params.exchange, sizeof residual);
     for (int r = 0; part->batch->hidden && !part->batch->drafts && r < part->rows && !status; r++) {
         float *out = part->batch->hidden + (size_t)f->hidden_index[f->part_rows[r]] * n;
         if (!part->batch->rows[f->part_rows[r]].hidden) continue;

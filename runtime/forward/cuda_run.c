@@ -215,10 +215,7 @@ static void cuda_fill_part(forward_cuda_state *f) {
                                                               : 0;
             continue;
         }
-        if (steps && !cuda_has_room(f, &x->part, x->at)) return;
-        if (!cuda_add_row(f, &x->part, x->at)) {
-            if (!steps) return;
-        }
+        if ((steps && !cuda_has_room(f, &x->part, x->at)) || !cuda_add_row(f, &x->part, x->at)) return;
         x->left--;
     }
 }
@@ -230,13 +227,10 @@ static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
     const step_kernel flow = all ? cuda_flow_of(f, &x->part) : STEP_KERNELS;
     cairn_status status = CAIRN_OK;
     if (x->kind == FORWARD_PROMPT) {
-        x->lane = &f->prompt;
         status = cuda_run_prompt(f, &x->part, layers);
     } else if (flow < STEP_KERNELS) {
-        x->lane = &f->flow;
         status = cuda_run_flow(f, &x->part, flow);
     } else {
-        x->lane = &f->stage;
         if (!x->begun && cuda_counts(f, &x->part)) status = cuda_forget_pages(f);
         if (!status) status = cuda_run_stages(f, &x->part);
     }
@@ -247,7 +241,7 @@ static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
 /* What the part left. [blocks] until the device is done with it */
 static cairn_status cuda_land_part(forward_cuda_state *f) {
     cuda_flight *x = &f->flight;
-    cairn_status status = cuda_download_hidden(f, x->lane, &x->part);
+    cairn_status status = cuda_download_hidden(f, &x->part);
     if (!status) status = cuda_results(f, &x->part);
     x->begun = true;
     x->serves = x->at < x->end;
