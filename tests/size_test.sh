@@ -1,4 +1,4 @@
-# The runtime's code and constants without kernels and Lua stay under 836 KiB: 400 before five more
+# The runtime's code and constants without kernels and Lua stay under 840 KiB: 400 before five more
 # block formats on three vector levels and the table of the ops' arguments, 464 before eight families
 # of models, their tokenizers and chat templates, and the loop that serves many sessions, 496 before
 # folders of Hugging Face, grammars, the token indexer, attention of every type, and activations of 8
@@ -7,13 +7,14 @@
 # files, and drafts that are verified by their probabilities, 776 before unigram tokenizers, a smaller
 # model that drafts, prompts that share a forward on CUDA, and caches of other values, 790 before
 # adapters of experts, landmarks of models, and products of one row in K formats that keep what they
-# unpack in registers.
+# unpack in registers, 836 before steps on the GPU that go on between calls, drafts in the flow kernel, programs
+# for a row alone, and latents by wgmma.
 . tests/tap.sh
 
 check "it compiles" $CC -std=c11 -O2 -DCAIRN_NO_LUA -c runtime.c -o "$work/runtime.o"
 text=$(size "$work/runtime.o" | awk 'NR == 2 { print $1 }')
 kernels=$(find kernels_src -type f -exec cat {} + | wc -c)
 echo "# text $text bytes, kernel sources $kernels bytes of it"
-check "text without kernels is $((text - kernels)) bytes, at most 856064" \
-    [ $((text - kernels)) -le 856064 ]
+check "text without kernels is $((text - kernels)) bytes, at most 860160" \
+    [ $((text - kernels)) -le 860160 ]
 tap_done
