@@ -210,6 +210,32 @@ CAIRN_INLINE float quad_max(float v) {
     v = fmaxf(v, shuffle_xor(v, 1));
     return fmaxf(v, shuffle_xor(v, 2));
 }
+
+CAIRN_INLINE float minus_infinity() { return as_f32(0xff800000u); }
+
+/* Scores of KEYS keys as wgmma leaves a thread's two rows become weights, times `factor` in the
+ * exponent of two; top and total go on, old: what the sums so far are to be taken times. */
+template <int KEYS>
+CAIRN_INLINE void weigh_scores(float *s, float factor, float *top, float *total, float *old) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = s[2 * h], sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++) most = fmaxf(most, fmaxf(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
+        most = fmaxf(top[h], quad_max(most) * factor);
+        const float base = most == minus_infinity() ? 0.0f : most;
+        old[h] = exp2_fast(top[h] - base);
+        top[h] = most;
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++) {
+            float *two = s + 4 * i + 2 * h;
+            two[0] = exp2_fast(fma_f32(two[0], factor, -base));
+            two[1] = exp2_fast(fma_f32(two[1], factor, -base));
+            sum += two[0] + two[1];
+        }
+        total[h] = fma_f32(total[h], old[h], sum);
+    }
+}
 CAIRN_INLINE float quad_sum(float v) {
     v += shuffle_xor(v, 1);
     return v + shuffle_xor(v, 2);

@@ -154,8 +154,6 @@ struct many_carrier {
 
 /* ---- the warps that use them ---- */
 
-CAIRN_INLINE float minus_infinity() { return as_f32(0xff800000u); }
-
 /* Of rows g and g + 8 of the warp's 16 heads. */
 struct many_user {
     float top[2], total[2]; /* total: of the lane's keys alone */
@@ -198,24 +196,7 @@ struct many_user {
     /* Scores become weights; the sums so far are taken times what is left of them. */
     CAIRN_MEMBER void fold(float *s, uint32_t *weights) {
         float old[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float most = s[2 * h], sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; i++) most = fmaxf(most, fmaxf(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
-            most = fmaxf(top[h], quad_max(most) * factor);
-            const float base = most == minus_infinity() ? 0.0f : most;
-            old[h] = exp2_fast(top[h] - base);
-            top[h] = most;
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; i++) {
-                float *two = s + 4 * i + 2 * h;
-                two[0] = exp2_fast(fma_f32(two[0], factor, -base));
-                two[1] = exp2_fast(fma_f32(two[1], factor, -base));
-                sum += two[0] + two[1];
-            }
-            total[h] = fma_f32(total[h], old[h], sum);
-        }
+        weigh_scores<KEYS>(s, factor, top, total, old);
 #pragma unroll
         for (int i = 0; i < KEYS / 4; i++)
             weights[i] = DIRECT ? pack_bf16x2(s[2 * i], s[2 * i + 1]) : pack_f16x2(s[2 * i], s[2 * i + 1]);
@@ -307,12 +288,8 @@ CAIRN_INLINE void load_queries(const attend_params &p, const tile &at) {
 CAIRN_KERNEL(attend_latent_many, MANY_THREADS, 1, attend_params) {
     tile at;
     token_list list;
-    at.find<HEADS>(p);
-    list.find(p, at.r);
-    const int tiles = ceil_div(list.length, (int)KEYS), runs = ceil_div(tiles, (int)LATENT_MANY_RUN);
-    const int begin = at.block * LATENT_MANY_RUN, end = min_of(begin + LATENT_MANY_RUN, tiles);
-    if (tiles == 0 && at.block == 0) write_nothing(p, at.head, at.count, MANY_THREADS);
-    if (begin >= end) return;
+    int runs, begin, end;
+    if (!find_run<HEADS, KEYS, LATENT_MANY_RUN, MANY_THREADS>(p, at, list, runs, begin, end)) return;
     if (thread_id() == 0) {
         for (int i = 0; i < 2; i++) mbarrier_init(full(i), 4), mbarrier_init(free_of(i), 8);
         fence_mbarrier_init();

@@ -223,12 +223,8 @@ CAIRN_KERNEL(attend_latent_wide, WIDE_THREADS, 1, attend_params) {
     unsigned char *memory = shared_base();
     tile at;
     token_list list;
-    at.find<HEADS>(p);
-    list.find(p, at.r);
-    const int tiles = ceil_div(list.length, (int)KEYS), runs = ceil_div(tiles, (int)LATENT_WIDE_RUN);
-    const int begin = at.block * LATENT_WIDE_RUN, end = min_of(begin + LATENT_WIDE_RUN, tiles);
-    if (tiles == 0 && at.block == 0) write_nothing(p, at.head, at.count, WIDE_THREADS);
-    if (begin >= end) return;
+    int runs, begin, end;
+    if (!find_run<HEADS, KEYS, LATENT_WIDE_RUN, WIDE_THREADS>(p, at, list, runs, begin, end)) return;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int id = wide_id(p, list, begin + i, at.r);

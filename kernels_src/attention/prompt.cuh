@@ -144,8 +144,6 @@ struct many_sums {
 };
 
 
-CAIRN_INLINE float minus_infinity() { return as_f32(0xff800000u); }
-
 template <bool BF16> struct many_products {
     /* Steps of 16 along slabs of so many rows. */
     CAIRN_METHOD uint64_t along(int i, int rows) { return (uint64_t)((i / 4 * rows * 128 + i % 4 * 32) / 16); }
@@ -211,29 +209,6 @@ struct many_view {
     }
 };
 
-/* Scores become weights; old: what the sums so far are to be taken times. */
-CAIRN_INLINE void many_fold(many_sums &r, float *s, float factor, float *old) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float top = s[2 * half], total = 0.0f;
-#pragma unroll
-        for (int i = 0; i < MANY_KEYS / 8; i++)
-            top = fmaxf(top, fmaxf(s[4 * i + 2 * half], s[4 * i + 2 * half + 1]));
-        top = fmaxf(r.top[half], quad_max(top) * factor);
-        const float base = top == minus_infinity() ? 0.0f : top;
-        old[half] = exp2_fast(r.top[half] - base);
-        r.top[half] = top;
-#pragma unroll
-        for (int i = 0; i < MANY_KEYS / 8; i++) {
-            float *two = s + 4 * i + 2 * half;
-            two[0] = exp2_fast(fma_f32(two[0], factor, -base));
-            two[1] = exp2_fast(fma_f32(two[1], factor, -base));
-            total += two[0] + two[1];
-        }
-        r.total[half] = fma_f32(r.total[half], old[half], total);
-    }
-}
-
 CAIRN_INLINE void many_fade(many_sums &r, const float *old) {
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 2; i++) r.o[i] *= old[i / 2 % 2];
@@ -277,7 +252,7 @@ template <bool BF16> struct many_user {
         wgmma_hold<MANY_KEYS / 2>(s);
         many_release(MANY_KEYS_SIDE, at);
         if (!view.whole(tile * MANY_KEYS, there)) view.hide(source, tile * MANY_KEYS, there, s);
-        many_fold(r, s, factor, old);
+        weigh_scores<MANY_KEYS>(s, factor, r.top, r.total, old);
     }
     CAIRN_MEMBER void pack() {
         many_fade(r, old);

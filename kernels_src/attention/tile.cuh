@@ -31,6 +31,19 @@ struct tile {
     CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
 };
 
+/* What a block folds of the row's list: tiles [begin, end) of KEYS tokens each, RUN at most, of so many
+ * runs. False: nothing; of an empty list the first block has written that. */
+template <int HEADS, int KEYS, int RUN, int THREADS>
+CAIRN_INLINE bool find_run(const attend_params &p, tile &at, token_list &list, int &runs, int &begin,
+                           int &end) {
+    at.find<HEADS>(p);
+    list.find(p, at.r);
+    const int tiles = ceil_div(list.length, KEYS);
+    runs = ceil_div(tiles, RUN), begin = at.block * RUN, end = min_of(begin + RUN, tiles);
+    if (tiles == 0 && at.block == 0) write_nothing(p, at.head, at.count, THREADS);
+    return begin < end;
+}
+
 /* By the last block: the row from its runs' values [runs, most, HEAD_DIM] and (m, l) [runs, most]. A warp
  * has UNITS units of 32 values at a time, and asks for all runs of a usual list at once. */
 template <int WARPS = CORE_WARPS, int EIGHTS = ((BYTES && CHAINED) || WARPS > CORE_WARPS ? 2 : 4),
