@@ -230,7 +230,7 @@ static bool loop_put_aside(cairn_model *m) {
 /* The parts of the next forward, whose layers take limit_us at most each. */
 static void loop_plan_parts(cairn_model *m, double limit_us) {
     engine_scratch *x = m->scratch;
-    int rows = x->rows, slice = engine_slice(x, m->runtime->config.prefill_chunk, limit_us);
+    int rows = x->rows, slice = engine_slice(m, m->runtime->config.prefill_chunk, limit_us);
     cairn_session *s;
     for (s = m->sessions; s; s = s->next)
         if (loop_has_work(s) && loop_decodes(s) && slice > ENGINE_LEAST_ROWS) slice--;
@@ -348,10 +348,9 @@ static bool loop_turn(cairn_model *m, int64_t until_us, double limit_us, bool fi
 /* What rows of prompts in a forward may take: `us` a layer, or what the config says; a forward that is
  * asked for now and then `whole` as a whole, and no more than the config says a layer. */
 static double loop_slice(const cairn_model *m, double us, double whole) {
-    const double slice = (double)m->runtime->config.slice_us;
-    if (m->backend->poll) us = whole / m->shape.layers;
-    if (slice > 0.0 && slice < us) us = slice;
-    return m->backend->poll ? us * m->shape.layers : us;
+    const double limit = m->backend->poll ? whole : us;
+    const double slice = (double)m->runtime->config.slice_us * (m->backend->poll ? m->shape.layers : 1);
+    return slice > 0.0 && slice < limit ? slice : limit;
 }
 
 /* A blocking call's slices of prompts: such as let a cancel be heard soon. */
@@ -405,7 +404,7 @@ static int loop_pending(const cairn_model *m) {
 
 /* Whether another turn is worth beginning. */
 static bool loop_has_time(const cairn_model *m, int64_t until_us) {
-    const int64_t cost = m->backend->begin ? 0 : (int64_t)engine_cost(m->scratch, 1);
+    const int64_t cost = m->backend->begin ? 0 : (int64_t)engine_cost(m, 1);
     return !m->scratch->part_count && !(m->drafts && m->drafts->scratch->part_count) &&
            os_now_us() + cost < until_us;
 }

@@ -29,7 +29,7 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
     engine_scratch *x = (engine_scratch *)base_new(b, 1, sizeof *x);
     m->scratch = x;
     if (x) {
-        x->apart = m->backend && m->backend->poll, x->rows = rows, x->sequences = sequences;
+        x->rows = rows, x->sequences = sequences;
         x->asks_count = engine_most_asks(rows, sequences);
         x->row = (forward_row *)base_new(b, (size_t)rows, sizeof *x->row);
         x->sequence = (forward_sequence *)base_new(b, (size_t)sequences, sizeof *x->sequence);

@@ -236,8 +236,9 @@ static int engine_cost_at(int rows) {
 /* Microseconds that a part of a forward of so many rows takes: a layer, or all where it runs in one
  * go. By the nearest that was measured: twice the rows are thought to cost twice as much, or, where a
  * device of its own computes, half as much again; 0: none was. */
-static double engine_cost(const engine_scratch *x, int rows) {
-    const double growth = x->apart ? 1.5 : 2.0;
+static double engine_cost(const cairn_model *m, int rows) {
+    const engine_scratch *x = m->scratch;
+    const double growth = m->backend->poll ? 1.5 : 2.0;
     int at = engine_cost_at(rows);
     double known = 0.0, times = 1.0;
     for (int i = 0; i < ENGINE_COSTS && known <= 0.0; i++, times *= growth) {
@@ -254,11 +255,11 @@ static void engine_learn_cost(double *cost, double us) {
 }
 
 /* Rows of prompts in a forward, so that none of its parts takes longer than limit_us. */
-static int engine_slice(const engine_scratch *x, int most, double limit_us) {
+static int engine_slice(const cairn_model *m, int most, double limit_us) {
     int rows = ENGINE_LEAST_ROWS;
-    double known = engine_cost(x, most);
+    double known = engine_cost(m, most);
     if (known > 0.0 && known <= limit_us) return most;
-    while (2 * rows <= most && known > 0.0 && engine_cost(x, 2 * rows) <= limit_us) rows *= 2;
+    while (2 * rows <= most && known > 0.0 && engine_cost(m, 2 * rows) <= limit_us) rows *= 2;
     return rows < most ? rows : most;
 }
 
@@ -267,8 +268,8 @@ static int engine_slice(const engine_scratch *x, int most, double limit_us) {
 static int engine_parts_within(const cairn_model *m, double us) {
     const engine_scratch *x = m->scratch;
     int done = x->total - x->left, same = m->shape.layers - done;
-    double one = engine_cost(x, x->batch.row_count), fit;
-    if (same < 1) same = x->left - x->draws, one = engine_cost(x, x->draws);
+    double one = engine_cost(m, x->batch.row_count), fit;
+    if (same < 1) same = x->left - x->draws, one = engine_cost(m, x->draws);
     if (same < 1) same = x->left, one = x->draw_us;
     fit = one > 0.0 ? us / one : 1.0;
     if (fit >= 4.0) fit *= 0.75;
@@ -331,7 +332,7 @@ static cairn_status engine_begin_flight(cairn_model *m) {
  * slice_us. */
 static int engine_layers_ahead(const cairn_model *m) {
     const engine_scratch *x = m->scratch;
-    const double slice = (double)m->runtime->config.slice_us, whole = engine_cost(x, x->batch.row_count);
+    const double slice = (double)m->runtime->config.slice_us, whole = engine_cost(m, x->batch.row_count);
     double layers = slice * (double)m->shape.layers;
     if (slice <= 0.0) return INT_MAX;
     layers /= whole > 0.0 ? whole : 4.0 * slice;
@@ -341,7 +342,7 @@ static int engine_layers_ahead(const cairn_model *m) {
 /* Sleeps for half of what the device is thought to need, then looks again and again. */
 static void engine_doze(cairn_model *m, int64_t began_us, int64_t until_us) {
     const engine_scratch *x = m->scratch;
-    const int64_t now = os_now_us(), end = began_us + (int64_t)engine_cost(x, x->batch.row_count);
+    const int64_t now = os_now_us(), end = began_us + (int64_t)engine_cost(m, x->batch.row_count);
     int64_t us = ((end < until_us ? end : until_us) - now) / 2 - OS_SLEEP_LATE_US;
     if (us > ENGINE_HEED_US) us = ENGINE_HEED_US;
     handles_release(m->runtime, true);
@@ -376,7 +377,7 @@ static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us) {
 /* Whether a blocking call may run what took off in one go: a cancel would not be heard before. */
 static bool engine_is_soon_over(const cairn_model *m) {
     const engine_scratch *x = m->scratch;
-    return m->runtime->config.slice_us == 0 && engine_cost(x, x->batch.row_count) < ENGINE_HEED_US;
+    return m->runtime->config.slice_us == 0 && engine_cost(m, x->batch.row_count) < ENGINE_HEED_US;
 }
 
 /* Works on the forward in flight until it has landed (left is 0), its time is over, or one of its

@@ -71,7 +71,6 @@ typedef struct engine_scratch {
     os_atomic stepping;          /* a thread is inside cairn_step */
     double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in
                                      one go; 0: unknown */
-    bool apart;                  /* they are a device's of its own */
     double draw_us;              /* of a row's draw */
     double head_us;              /* of a token that the sampler head drafts */
     struct pace pace;            /* as the last step that could draft from masks left it */
