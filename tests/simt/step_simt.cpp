@@ -446,14 +446,36 @@ static double error_of(const std::vector<float> &got, const ref::vec &want, int 
     return worst / top;
 }
 
+/* How far the reference's own logits move, of their largest, when its input moves by one part in a
+ * thousand, the size of what f16 rounds on the way. One random row in some ten thousand lies where
+ * a small change grows: an attention that is nearly a tie, a hidden state that nearly cancels. */
+static double shaken(model &m, int token, int position) {
+    const ref::vec want = m.decoder.forward(token, position), embed = m.decoder.embed;
+    double worst = 0.0;
+    for (int draw = 0; draw < 4; draw++) {
+        for (int i = 0; i < HIDDEN; i++)
+            m.decoder.embed[(size_t)(token * HIDDEN + i)] *= 1.0 + 1e-3 * simt::random_normal();
+        const ref::vec moved = m.decoder.forward(token, position);
+        std::vector<float> got(moved.begin(), moved.end());
+        worst = std::fmax(worst, error_of(got, want, 0));
+        m.decoder.embed = embed;
+    }
+    m.decoder.forward(token, position); /* its key and value as they were */
+    return worst;
+}
+
 static void check_rows(model &m, const std::vector<float> &got, const std::vector<int> &tokens,
                        int position, const char *name) {
     double worst = 0.0;
-    for (size_t r = 0; r < tokens.size(); r++)
-        worst = std::fmax(
-            worst, error_of(got, m.decoder.forward(tokens[r], position + (int)r), (int)r));
-    tap_ok(worst < 2e-2, "%s: %d rows at %d, relative error %.1e", name, (int)tokens.size(),
-             position, worst);
+    bool good = true;
+    for (size_t r = 0; r < tokens.size(); r++) {
+        const int token = tokens[r], at = position + (int)r;
+        const double error = error_of(got, m.decoder.forward(token, at), (int)r);
+        worst = std::fmax(worst, error);
+        good = good && (error < 2e-2 || error < 3.0 * shaken(m, token, at));
+    }
+    tap_ok(good, "%s: %d rows at %d, relative error %.1e", name, (int)tokens.size(), position,
+           worst);
 }
 
 static void check_flow(model &m) {
