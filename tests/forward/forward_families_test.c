@@ -1,7 +1,8 @@
 /* forward_families: layers with windows on the GPU (or the emulated one) against the CPU backend:
  * where a row's window begins in another run of chunks than that of the row before it, rows give the
  * same bits one by one and together; prompts, however they are cut; pages are counted alike. The same
- * of heads of odd sizes in large groups.
+ * of heads of odd sizes in large groups. Where pages are chosen, a walk in double precision (llama_ref.h)
+ * says which row's choice is too close for two roundings to agree on.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -9,8 +10,11 @@
 #include "random.h"
 #include "ref/block_ref.h"
 #include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
 #include "tap.h"
 #include "family.h"
+#define ZOO_TYPES BLOCK_F16
+#include "family_zoo.h"
 
 enum { EACH = 16, TEXT = 208, MOST = 16, WIDE = 128 };
 
@@ -83,11 +87,41 @@ static double distance(const float *a, const float *b, int count) {
     return worst / top;
 }
 
+/* How near a choice of pages came in the rows from `at` on up to each, by the walk. Where two runs part
+ * behind a choice too close to call, both are right. */
+static void find_closest(const family *f, const forward_rule *rule, int at, double *closest) {
+    double logits[WIDE];
+    llama_ref r = zoo_ref(f);
+    r.size = EACH, r.topk = rule->select.topk;
+    r.window = rule->select.window, r.sinks = rule->select.sinks;
+    for (int i = 0; i < at; i++) llama_ref_step(&r, text[i], i, logits);
+    r.dense = 0, r.closest = INFINITY;
+    for (int i = 0; i < MOST; i++) {
+        llama_ref_step(&r, text[at + i], at + i, logits);
+        closest[i] = r.closest;
+    }
+    zoo_ref_free(&r);
+}
+
+/* The rows that agree, up to where two runs part behind a choice too close to call; -1: they part
+ * elsewhere. Their greatest distance to *worst. */
+static int rows_alike(const float *a, const float *b, int vocab, const double *closest,
+                      double *worst) {
+    *worst = 0;
+    for (int i = 0; i < MOST; i++) {
+        const double off = distance(a + i * vocab, b + i * vocab, vocab);
+        if (!(off < 2e-2)) return closest[i] < 4e-3 ? i : -1;
+        *worst = fmax(*worst, off);
+    }
+    return MOST;
+}
+
 /* Rows from `at` on, one by one on both, then several together. */
-static void test_rows(const char *name, rig *gpu, rig *cpu, int at, bool sparse) {
+static void test_rows(const char *name, const family *f, rig *gpu, rig *cpu, int at, bool sparse) {
     static float one[MOST * WIDE], other[MOST * WIDE];
     const int vocab = gpu->model->shape.vocab;
     const char *how = sparse ? "sparse" : "dense";
+    double closest[MOST], worst;
     int64_t off = 0;
     bool fine = true;
     for (int i = 0; i < MOST && fine; i++) {
@@ -96,9 +130,12 @@ static void test_rows(const char *name, rig *gpu, rig *cpu, int at, bool sparse)
         fine = fine && forward(cpu, at + i, 1, FORWARD_STEP, sparse, 1, other + i * vocab);
         off -= pages_read;
     }
-    tap_ok(fine && distance(one, other, MOST * vocab) < 2e-2 && off == 0,
-           "cuda, %s %s: %d rows from %d on, one by one: %.1e from the CPU, the same pages", name,
-           how, MOST, at, distance(one, other, MOST * vocab));
+    for (int i = 0; i < MOST; i++) closest[i] = INFINITY;
+    if (sparse) find_closest(f, &cpu->rule, at, closest);
+    const int alike = rows_alike(one, other, vocab, closest, &worst);
+    tap_ok(fine && off == 0 && alike >= 0,
+           "cuda, %s %s: %d rows from %d on, one by one: %d are %.1e from the CPU, the same pages",
+           name, how, MOST, at, alike, worst);
     for (int n = 3; n <= MOST; n += 13) {
         fine = forward(gpu, at, n, FORWARD_STEP, sparse, n, other);
         off = pages_read;
@@ -115,8 +152,11 @@ static family a_gemma3(uint64_t *seed) {
     family f = {.architecture = "gemma3", .layers = 2, .hidden = 64, .heads = 2, .kv_heads = 1,
                 .dim = 256, .ffn = 64, .vocab = 100, .context = 256, .head_norms = true,
                 .post_norms = true, .halves = true, .gelu = true, .window = 21, .period = 2};
+    f.embed_scale = 8;
+    zoo_turns(&f, 0, 1000000), zoo_turns(&f, 1, 10000);
     family_make(&f, types, 1, seed);
     family_put(&f, "attention.sliding_window_pattern", 4, 2, NULL);
+    family_put(&f, "rope.freq_base", 6, 1000000, NULL);
     return f;
 }
 
@@ -145,8 +185,8 @@ static void test_family(family f, const char *name) {
         fine = prompt(&cpu, 170, MOST, other);
         tap_ok(fine && distance(one, other, f.vocab) < 2e-2, "cuda, %s: %.1e from the CPU", name,
                distance(one, other, f.vocab));
-        test_rows(name, &gpu, &cpu, 141, false); /* its runs change at 148 */
-        test_rows(name, &gpu, &cpu, 76, true);   /* and at 84 */
+        test_rows(name, &f, &gpu, &cpu, 141, false); /* its runs change at 148 */
+        test_rows(name, &f, &gpu, &cpu, 76, true);   /* and at 84 */
         cairn_close(cpu.rt);
         cairn_close(gpu.rt);
     }

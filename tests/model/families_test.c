@@ -90,7 +90,7 @@ static void check_logits(const family *f, cairn_model *m, llama_ref *r, const ch
     r->closest = r->nearest = INFINITY;
     for (; rows < LENGTH; rows++) {
         llama_ref_step(r, ids[rows], rows, want);
-        if (r->closest < 1e-3) break; /* two pages too close to call */
+        if (r->closest < (cuda ? 4e-3 : 1e-3)) break; /* two pages too close to call */
         if (r->nearest < (cuda ? 3e-3 : 1e-5)) break; /* or two experts: the noise decides */
         for (int i = 0; i < f->vocab; i++) {
             double w = want[top_ids[rows * f->vocab + i]];

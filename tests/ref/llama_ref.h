@@ -51,7 +51,7 @@ typedef struct llama_ref {
     double *keys, *values;
     double midway;  /* least distance of a key or value, of 448 the largest of its head, from the middle
                      * between two e4m3 that are so far apart that it shows */
-    double closest; /* least relative distance between the last page kept and the first left out */
+    double closest; /* least distance between the last page kept and the first left out, of the largest score */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
 } llama_ref;
@@ -145,13 +145,17 @@ static void llama_ref_seen(llama_ref *m, int layer, int head, int position, cons
     for (t = 0; t <= position; t++)
         seen[t] = own ? position - t < own
                       : m->dense || t < m->sinks || t >= candidates * m->size;
-    for (int c = 0; c < candidates; c++) scores[c] = llama_ref_score(m, layer, head, c, q);
+    double largest = 1e-9;
+    for (int c = 0; c < candidates; c++) {
+        scores[c] = llama_ref_score(m, layer, head, c, q);
+        largest = fmax(largest, fabs(scores[c]));
+    }
     for (int k = 0; k <= m->topk && k < candidates && !m->dense; k++) {
         int best = -1;
         for (int c = 0; c < candidates; c++)
             if (scores[c] > -INFINITY && (best < 0 || scores[c] > scores[best])) best = c;
         if (k == m->topk) { /* the first page left out */
-            m->closest = fmin(m->closest, (last - scores[best]) / (fabs(last) + 1e-9));
+            m->closest = fmin(m->closest, (last - scores[best]) / largest);
             break;
         }
         last = scores[best];
@@ -233,12 +237,14 @@ static void llama_ref_join(const llama_ref *m, const double *parts, const double
 /* The k best of scores [count], marked; the distance to the best left out to m->closest. */
 static void llama_ref_best(llama_ref *m, const double *scores, int count, int k,
                            unsigned char *chosen) {
-    double last = 0;
+    double last = 0, largest = 1e-9;
+    for (int c = 0; c < count; c++)
+        if (scores[c] > -INFINITY) largest = fmax(largest, fabs(scores[c]));
     for (int i = 0; i <= k && i < count; i++) {
         int best = -1;
         for (int c = 0; c < count; c++)
             if (!chosen[c] && (best < 0 || scores[c] > scores[best])) best = c;
-        if (i == k) m->closest = fmin(m->closest, (last - scores[best]) / (fabs(last) + 1e-9));
+        if (i == k) m->closest = fmin(m->closest, (last - scores[best]) / largest);
         else chosen[best] = 1, last = scores[best];
     }
 }
