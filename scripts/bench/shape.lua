@@ -21,19 +21,19 @@ local shapes = {
 }
 local shape_names = { "smollm2-135m", "gemma3-270m", "llama-1b", "phi3-mini", "qwen3-4b", "llama-8b" }
 
--- GGUF's number of a type, values and bytes of a block, and where its scales stand in a block.
-local half_of_a_hundredth, half_of_a_small = "\x1f\x21", "\x19\x10" -- 0.01, 0.0005 as f16
-local half_of_a_tiny, half_of_a_tiniest = "\xea\x08", "\xf7\x01" -- 0.00015, 0.00003
+-- GGUF's number of a type, values and bytes of a block, and where its scales stand in a block: f16 of some
+-- thousandth, and, where a block has a least value, of what makes its mean zero. Sums of thousands of
+-- weights that leant to one side would grow from layer to layer, beyond what a GPU's f16 holds.
 local types = {
   f16 = { id = 1, values = 1, bytes = 2, scale = "" },
-  q4_0 = { id = 2, values = 32, bytes = 18, scale = half_of_a_hundredth },
-  q4_1 = { id = 3, values = 32, bytes = 20, scale = half_of_a_hundredth .. half_of_a_small },
-  q5_0 = { id = 6, values = 32, bytes = 22, scale = half_of_a_hundredth },
-  q5_1 = { id = 7, values = 32, bytes = 24, scale = half_of_a_hundredth .. half_of_a_small },
-  q8_0 = { id = 8, values = 32, bytes = 34, scale = half_of_a_small },
-  q4_k = { id = 12, values = 256, bytes = 144, scale = half_of_a_tiny .. half_of_a_small },
-  q5_k = { id = 13, values = 256, bytes = 176, scale = half_of_a_tiny .. half_of_a_small },
-  q6_k = { id = 14, values = 256, bytes = 210, scale = "", tail = half_of_a_tiniest },
+  q4_0 = { id = 2, values = 32, bytes = 18, scale = "\x19\x14" },
+  q4_1 = { id = 3, values = 32, bytes = 20, scale = "\x19\x14\xae\x9f" },
+  q5_0 = { id = 6, values = 32, bytes = 22, scale = "\x19\x10" },
+  q5_1 = { id = 7, values = 32, bytes = 24, scale = "\x19\x10\xf0\x9f" },
+  q8_0 = { id = 8, values = 32, bytes = 34, scale = "\x19\x10" },
+  q4_k = { id = 12, values = 256, bytes = 144, scale = "\xf7\x01\x5f\x0b" },
+  q5_k = { id = 13, values = 256, bytes = 176, scale = "\xfc\x00\x9e\x0b" },
+  q6_k = { id = 14, values = 256, bytes = 210, scale = "", tail = "\xf7\x01" },
 }
 local type_names = { "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m" }
 local narrower = { q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" } -- for rows that are no multiple of 256
