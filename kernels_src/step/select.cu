@@ -68,12 +68,11 @@ CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     }
     if (thread_id() < round_up(n, 4) - n) s.keys[n + thread_id()] = 0;
     if (n) {
-        uint32_t *to = parts > 1 ? keys : s.keys;
         score_candidates(
             p, r, p.layer, s, block_id(), parts, [&] { start_input(); },
             [&](int h, int word) { return queries[h * (HEAD_DIM / 2) + word]; },
             [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); },
-            [&](int page, uint32_t key) { to[page] = key; });
+            parts > 1 ? keys : s.keys);
     } else {
         start_input();
     }
