@@ -38,7 +38,7 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     uint8_t *layer = region(p, 0, 0);
     const step_cache cache = cache_of(p, p.layer);
     page_row r;
-    r.find(p, block_id_y(), block_id_z() / SHARES, true);
+    r.find(p, block_id_y(), share_kv_head(block_id_z()), true);
     const int at = r.row * KV_HEADS + r.kv_head, share = SHARES == 1 ? r.kv_head : (int)block_id_z();
     const int run = layout_run(layout_chunks(r.most_listed(p), PAGE, HEAD_DIM), KV_HEADS);
     start_input();
