@@ -205,6 +205,22 @@ static family zoo_groups(uint64_t *state) {
     return f;
 }
 
+/* One KV head for all: as granite's and starcoder's 48, and of more than a prompt's tile has rows. */
+static family zoo_multi_query(uint64_t *state) {
+    family f = {.architecture = "llama", .layers = 2, .hidden = 64, .heads = 48, .kv_heads = 1,
+                .dim = 64, .ffn = 64, .vocab = 120, .context = 256};
+    zoo_turns(&f, 0, 10000);
+    zoo_fill(&f, state);
+    return f;
+}
+static family zoo_multi_query_many(uint64_t *state) {
+    family f = {.architecture = "llama", .layers = 1, .hidden = 64, .heads = 131, .kv_heads = 1,
+                .dim = 64, .ffn = 64, .vocab = 120, .context = 256};
+    zoo_turns(&f, 0, 10000);
+    zoo_fill(&f, state);
+    return f;
+}
+
 static family zoo_smollm3(uint64_t *state) {
     family f = {.architecture = "smollm3", .layers = 5, .hidden = 96, .heads = 6, .kv_heads = 2,
                 .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .still = 4};
@@ -242,7 +258,8 @@ static const struct zoo_animal {
            {"phi3", zoo_phi3, false}, {"phi3_long", zoo_phi3_long, false},
            {"phi3_short", zoo_phi3_short, false}, {"smollm3", zoo_smollm3, false},
            {"lfm2", zoo_lfm2, true}, {"phi3_mini", zoo_phi3_mini, false},
-           {"groups", zoo_groups, false}};
+           {"groups", zoo_groups, false}, {"multi_query", zoo_multi_query, false},
+           {"multi_query_many", zoo_multi_query_many, false}};
 
 /* ---- the reference --------------------------------------------------------------------------- */
 

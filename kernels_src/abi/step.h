@@ -25,7 +25,7 @@ enum {
     STEP_SEQUENCE,    /* [row] row of the page table */
     STEP_FIRST,       /* [row] the first row of the same sequence in this forward */
     STEP_GROUP_FIRST, /* [group] first row; a group's rows follow each other in one sequence */
-    STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
+    STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads), or one */
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
     STEP_WANTED = STEP_STORED, /* of joined prompts: the rows whose logits are wanted */
     STEP_ROPE,        /* [row] the position by which its query and key turn */

@@ -168,11 +168,12 @@ CAIRN_LAYOUT int layout_bias_bytes(int run_pages, int dim) {
     return (run_pages + 2) * 16 * 4 + layout_chunk(dim) * 16;
 }
 
-/* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries, then counts;
- * bits; and a little for all threads to meet in. */
-enum { LAYOUT_SELECT_BINS = 1024, LAYOUT_SELECT_MEETING = 48 };
+/* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries (of so many heads
+ * at a time), then counts; bits; and a little for all threads to meet in. */
+enum { LAYOUT_SELECT_BINS = 1024, LAYOUT_SELECT_MEETING = 48, LAYOUT_SELECT_HEADS = 32 };
 CAIRN_LAYOUT int layout_select_bytes(int pages, int group, int dim) {
-    const int parts = group * dim * 8, bins = LAYOUT_SELECT_BINS * 4;
+    const int most = group < LAYOUT_SELECT_HEADS ? group : LAYOUT_SELECT_HEADS;
+    const int parts = most * dim * 8, bins = LAYOUT_SELECT_BINS * 4;
     return (pages + 7) / 8 * 32 + (parts > bins ? parts : bins) + (pages + 31) / 32 * 8 +
            LAYOUT_SELECT_MEETING * 4;
 }

@@ -66,12 +66,16 @@ constexpr int SCORED = 16;
 constexpr int BOUND_PIECES = HEAD_DIM / 16; /* of 16 bytes, of a page's bounds that a lane holds */
 constexpr int PART_WORDS = HEAD_DIM;   /* of a column */
 
-/* parts [vectors, 2, PART_WORDS]: the sums over all heads, or with by_head a vector for each.
- * query(head, i): a head's dimensions 2i, 2i + 1. All threads; then a block_sync. */
+/* Heads whose queries are held at a time; of more of them each has a turn. */
+constexpr int TURN = min_of(GROUP, (int)LAYOUT_SELECT_HEADS), TURNS = ceil_div(GROUP, TURN);
+CAIRN_INLINE int turn_heads(int turn) { return GROUP % TURN ? min_of(TURN, GROUP - turn * TURN) : TURN; }
+
+/* parts [vectors, 2, PART_WORDS]: the sums over all heads, or with by_head a vector for each of the
+ * turn's. query(head, i): a head's dimensions 2i, 2i + 1. All threads; then a block_sync. */
 template <class Query>
-CAIRN_INLINE void split_queries(uint32_t *parts, bool mean, bool by_head, Query query) {
+CAIRN_INLINE void split_queries(uint32_t *parts, bool mean, bool by_head, int turn, Query query) {
 #pragma unroll 1
-    for (int i = thread_id(); i < (by_head ? GROUP : 1) * (HEAD_DIM / 2); i += block_threads()) {
+    for (int i = thread_id(); i < (by_head ? turn_heads(turn) : 1) * (HEAD_DIM / 2); i += block_threads()) {
         const int vector = i / (HEAD_DIM / 2), word = i % (HEAD_DIM / 2);
         float part[2][2] = {}; /* below and above zero */
         auto add = [&](uint32_t pair) {
@@ -84,13 +88,18 @@ CAIRN_INLINE void split_queries(uint32_t *parts, bool mean, bool by_head, Query 
             }
         };
         if (by_head) {
-            add(query(vector, word));
+            add(query(turn * TURN + vector, word));
         } else {
-            uint32_t pairs[GROUP]; /* asked for together */
+#pragma unroll 1
+            for (int first = 0; first < GROUP; first += TURN) {
+                uint32_t pairs[TURN]; /* asked for together */
 #pragma unroll
-            for (int h = 0; h < GROUP; h++) pairs[h] = query(h, word);
+                for (int h = 0; h < TURN; h++)
+                    pairs[h] = first + h < GROUP ? query(first + h, word) : 0u;
 #pragma unroll
-            for (int h = 0; h < GROUP; h++) add(pairs[h]);
+                for (int h = 0; h < TURN; h++)
+                    if (first + h < GROUP) add(pairs[h]);
+            }
         }
 #pragma unroll
         for (int k = 0; k < 2; k++) {
@@ -163,9 +172,9 @@ struct page_tile {
         for (int half = 0; half < 2; half++)
             s[half] = (c[0][2 * half] + c[1][2 * half]) + (c[0][2 * half + 1] + c[1][2 * half + 1]);
     }
-    /* The scores of pages g, g + 8 in the lanes of t = 0. */
-    CAIRN_MEMBER void score(const uint32_t *parts, bool by_head, float *best) const {
-        const int vectors = by_head ? GROUP : 1;
+    /* The scores of pages g, g + 8, by the turn's heads, in the lanes of t = 0. */
+    CAIRN_MEMBER void score(const uint32_t *parts, bool by_head, int turn, float *best) const {
+        const int vectors = by_head ? turn_heads(turn) : 1;
         best[0] = best[1] = -3.4e38f;
 #pragma unroll 1
         for (int first = 0; first < vectors; first += 4) {
@@ -210,13 +219,13 @@ struct choice_meeting {
  * layout_select_bytes. */
 struct selection {
     uint32_t *keys;  /* [pages, rounded up to 8] of the candidates */
-    uint32_t *parts; /* [GROUP, 2, PART_WORDS] of the queries */
+    uint32_t *parts; /* [TURN, 2, PART_WORDS] of the queries */
     int *counts;     /* [LAYOUT_SELECT_BINS], in place of the parts */
     page_bits *bits;
     choice_meeting *meeting;
 
     CAIRN_MEMBER selection(unsigned char *memory, int pages) {
-        const int most = max_of(GROUP * 2 * PART_WORDS, (int)LAYOUT_SELECT_BINS);
+        const int most = max_of(TURN * 2 * PART_WORDS, (int)LAYOUT_SELECT_BINS);
         keys = (uint32_t *)memory;
         parts = keys + round_up(pages, 8);
         counts = (int *)parts;

@@ -134,7 +134,7 @@ struct attend_item : attend_place {
     }
     CAIRN_MEMBER listed_pieces<table_pages> keys(const step_params &p) const {
         const int last = position + rows;
-        return {{table, last}, KV_HEADS, share / SHARES, last, 0, end(p), held};
+        return {{table, last}, KV_HEADS, share_kv_head(share), last, 0, end(p), held};
     }
 };
 

@@ -17,7 +17,12 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
- * matrix: + CAIRN_ABILITIES=3 */
+ * matrix: + CAIRN_ABILITIES=3
+ * matrix: CAIRN_LAYERS=12 CAIRN_HIDDEN=2048 CAIRN_HEADS=48 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=32064 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
@@ -38,7 +43,7 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     uint8_t *layer = region(p, 0, 0);
     const step_cache cache = cache_of(p, p.layer);
     page_row r;
-    r.find(p, block_id_y(), block_id_z() / SHARES, true);
+    r.find(p, block_id_y(), share_kv_head(block_id_z()), true);
     const int at = r.row * KV_HEADS + r.kv_head, share = SHARES == 1 ? r.kv_head : (int)block_id_z();
     const int run = layout_run(layout_chunks(r.most_listed(p), PAGE, HEAD_DIM), KV_HEADS);
     start_input();

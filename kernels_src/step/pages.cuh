@@ -43,34 +43,43 @@ struct page_row {
     }
 };
 
-/* Part `part` of `parts`: put(page, key) for its candidates, once for each. The first bounds are
- * asked for before meanwhile(), which leaves the queries where query() finds them for all threads.
+/* Part `part` of `parts`: keys[page] of its candidates. The first bounds are asked for before
+ * meanwhile(), which leaves the queries where query() finds them for all threads. Where heads are too many
+ * for one turn, the best of them is the best turn's.
  * unstored(page): bounds of a page that has none stored. All threads. */
-template <class Meanwhile, class Query, class Unstored, class Put>
+template <class Meanwhile, class Query, class Unstored>
 CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int layer,
                                    const selection &s, int part, int parts, Meanwhile meanwhile,
-                                   Query query, Unstored unstored, Put put) {
+                                   Query query, Unstored unstored, uint32_t *keys) {
     const int count = min_of(r.candidates, r.stored), n = r.candidates;
     const int step = parts * WARPS * SCORED, bounds_step = KV_HEADS * 2 * HEAD_DIM;
     const uint16_t *stored = p.bounds[layer] + layout_bounds(0, r.kv_head, KV_HEADS, HEAD_DIM);
-    int first = (part * WARPS + warp_id()) * SCORED;
+    const int own = (part * WARPS + warp_id()) * SCORED;
     page_tile tile = {};
-    tile.load(r.table, stored, bounds_step, first, count);
+    tile.load(r.table, stored, bounds_step, own, count);
     meanwhile();
-    split_queries(s.parts, p.mean != 0, p.by_head != 0, query);
-    block_sync();
 #pragma unroll 1
-    for (; first < n; first += step) {
+    for (int turn = 0; turn < TURNS && (turn == 0 || p.by_head); turn++) {
+        if (turn > 0) { /* nobody reads the parts any more */
+            block_sync();
+            tile.load(r.table, stored, bounds_step, own, count);
+        }
+        split_queries(s.parts, p.mean != 0, p.by_head != 0, turn, query);
+        block_sync();
 #pragma unroll 1
-        for (int page = max_of(first, count); page < min_of(first + SCORED, n); page++)
-            tile.put(page - first, unstored(page));
-        float score[2];
-        tile.score(s.parts, p.by_head != 0, score);
-        tile.load(r.table, stored, bounds_step, first + step, count);
+        for (int first = own; first < n; first += step) {
+#pragma unroll 1
+            for (int page = max_of(first, count); page < min_of(first + SCORED, n); page++)
+                tile.put(page - first, unstored(page));
+            float score[2];
+            tile.score(s.parts, p.by_head != 0, turn, score);
+            tile.load(r.table, stored, bounds_step, first + step, count);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int page = first + half * 8 + lane_id() / 4;
-            if (lane_id() % 4 == 0 && page < n) put(page, score_key(score[half]));
+            for (int half = 0; half < 2; half++) {
+                const int page = first + half * 8 + lane_id() / 4;
+                const uint32_t key = score_key(score[half]);
+                if (lane_id() % 4 == 0 && page < n) keys[page] = turn ? max_of(keys[page], key) : key;
+            }
         }
     }
 }

@@ -69,7 +69,7 @@ constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
 
 static_assert(STEP_EXTRA_LANDMARKS == 2048, "prompt_attend: the form below");
 #if CAIRN_WGMMA && (CAIRN_HEAD_DIM == 64 || CAIRN_HEAD_DIM == 128) && !(CAIRN_EXTRAS & 2048) && \
-    !(CAIRN_ABILITIES & 3)
+    !(CAIRN_ABILITIES & 3) && CAIRN_HEADS <= 128 * CAIRN_KV_HEADS
 #include "attention/prompt.cuh"
 
 constexpr int MANY_TOKENS = MANY_ROWS / GROUP;

@@ -20,7 +20,12 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
- * matrix: + CAIRN_ABILITIES=3 */
+ * matrix: + CAIRN_ABILITIES=3
+ * matrix: CAIRN_LAYERS=12 CAIRN_HIDDEN=2048 CAIRN_HEADS=48 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=32064 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
@@ -68,12 +73,11 @@ CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     }
     if (thread_id() < round_up(n, 4) - n) s.keys[n + thread_id()] = 0;
     if (n) {
-        uint32_t *to = parts > 1 ? keys : s.keys;
         score_candidates(
             p, r, p.layer, s, block_id(), parts, [&] { start_input(); },
             [&](int h, int word) { return queries[h * (HEAD_DIM / 2) + word]; },
             [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); },
-            [&](int page, uint32_t key) { to[page] = key; });
+            parts > 1 ? keys : s.keys);
     } else {
         start_input();
     }

@@ -95,7 +95,7 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
                                            word % 4 * 4);
             },
             [&](int page) { return fresh_bounds(p, r, at, cache, page); },
-            [&](int page, uint32_t key) { chosen.keys[page] = key; });
+            chosen.keys);
     else queries();
     block_sync();
     choose_pages(chosen, n, p.topk, r.position / PAGE, layout_sink_pages(p.sinks, PAGE));

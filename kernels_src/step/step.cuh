@@ -60,9 +60,11 @@ constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV h
 constexpr int SHARES = (GROUP + 15) / 16, SHARE = (GROUP + SHARES - 1) / SHARES;
 constexpr int ALL_SHARES = KV_HEADS * SHARES;
 static_assert(!FLOW || (SHARES == 1 && HEAD_DIM % 64 == 0), "step: the flow kernel's heads");
-CAIRN_INLINE int first_head(int share) { return share / SHARES * GROUP + share % SHARES * SHARE; }
+CAIRN_INLINE int share_kv_head(int share) { return KV_HEADS > 1 || SHARES == 1 ? share / SHARES : 0; }
+CAIRN_INLINE int share_first(int share) { return (share - share_kv_head(share) * SHARES) * SHARE; }
+CAIRN_INLINE int first_head(int share) { return share_kv_head(share) * GROUP + share_first(share); }
 CAIRN_INLINE int share_heads(int share) {
-    return GROUP % SHARES ? min_of(SHARE, GROUP - share % SHARES * SHARE) : SHARE;
+    return GROUP % SHARES ? min_of(SHARE, GROUP - share_first(share)) : SHARE;
 }
 constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;

@@ -33,7 +33,6 @@ enum {
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
     STEP_CONSTANTS = 38,
-    STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their

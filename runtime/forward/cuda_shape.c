@@ -12,10 +12,6 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
     if (s->heads * s->head_dim % 32 && !s->latent.q_rank)
         return base_fail(b, CAIRN_UNSUPPORTED, "%d heads of %d values; together a multiple of 32 is "
                          "supported on the GPU", s->heads, s->head_dim);
-    if (s->heads / s->kv_heads > STEP_MOST_GROUP && !s->latent.q_rank)
-        return base_fail(b, CAIRN_UNSUPPORTED,
-                         "%d query heads share a KV head; up to %d are supported on the GPU",
-                         s->heads / s->kv_heads, STEP_MOST_GROUP);
     if (s->hidden % 32 || s->ffn % 32)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
@@ -217,7 +213,8 @@ static int cuda_prompt_outputs(const forward_cuda_state *f) {
 
 /* Whether prompts attend by wgmma, 128 queries a block. */
 static bool cuda_attends_many(const forward_cuda_state *f) {
-    return f->dev->arch == 90 && layout_has_many(f->shape->head_dim) && !f->cache_kind;
+    return f->dev->arch == 90 && layout_has_many(f->shape->head_dim) && !f->cache_kind &&
+           f->shape->heads <= LAYOUT_MANY_ROWS * f->shape->kv_heads;
 }
 
 /* Rows of one block of a prompt's attention. */

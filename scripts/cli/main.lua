@@ -7,7 +7,10 @@ local names = {
   "generate", "chat", "eval", "tokenize", "info", "check", "kernels", "run", "test", "bench",
 }
 
+local also = { estimate = "info" } -- other names
+
 local function command(name)
+  name = also[name] or name
   for _, known in ipairs(names) do
     if known == name then return require("cli." .. name) end
   end

@@ -425,7 +425,8 @@ static void test_on_cuda(void) {
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
         uint64_t same = 1000 + i;
         const bool emulated = is_emulated(tested);
-        if (!emulated || !strcmp(zoo[i].name, "qwen2") || !strcmp(zoo[i].name, "lfm2"))
+        if (!emulated || !strcmp(zoo[i].name, "qwen2") || !strcmp(zoo[i].name, "lfm2") ||
+            !strcmp(zoo[i].name, "multi_query"))
             test_family(zoo[i].make(&same), zoo[i].name, emulated ? 1 : 2);
     }
     tested = CAIRN_BACKEND_CPU;

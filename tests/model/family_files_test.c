@@ -142,11 +142,10 @@ static void test_refused(void) {
     const char *path = "build/family_files_refused.gguf";
     cairn_config c = small_config(CAIRN_BACKEND_CUDA);
     cairn_runtime *rt = open_runtime_on(&c, "families that the GPU lacks");
-    for (int heads = 3; rt && heads < 40; heads += 30) { /* 144 values in all; a group of 33 */
+    if (rt) { /* 144 values in all */
         uint64_t state = 7;
-        family f = {.architecture = "llama", .layers = 1, .hidden = 64, .heads = heads,
-                    .kv_heads = 1, .dim = heads == 3 ? 48 : 32, .ffn = 64, .vocab = 120,
-                    .context = 64};
+        family f = {.architecture = "llama", .layers = 1, .hidden = 64, .heads = 3,
+                    .kv_heads = 1, .dim = 48, .ffn = 64, .vocab = 120, .context = 64};
         cairn_model *m = NULL;
         static const int types[] = {BLOCK_F16};
         family_make(&f, types, 1, &state);

@@ -225,6 +225,35 @@ ML_LOOP = """{%- for message in messages %}
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
+LFM2 = """{{- bos_token -}}
+{%- set system_prompt = "" -%}
+{%- set ns = namespace(system_prompt="") -%}
+{%- if messages[0]["role"] == "system" -%}
+    {%- set ns.system_prompt = messages[0]["content"] -%}
+    {%- set messages = messages[1:] -%}
+{%- endif -%}
+{%- if tools -%}
+    {%- set ns.system_prompt = ns.system_prompt + ("\\n" if ns.system_prompt else "") + "List of tools: <|tool_list_start|>[" -%}
+    {%- set ns.system_prompt = ns.system_prompt + "]<|tool_list_end|>" -%}
+{%- endif -%}
+{%- if ns.system_prompt -%}
+    {{- "<|im_start|>system\\n" + ns.system_prompt + "<|im_end|>\\n" -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {{- "<|im_start|>" + message["role"] + "\\n" -}}
+    {%- set content = message["content"] -%}
+    {%- if content is not string -%}
+        {%- set content = content | tojson -%}
+    {%- endif -%}
+    {%- if message["role"] == "tool" -%}
+        {%- set content = "<|tool_response_start|>" + content + "<|tool_response_end|>" -%}
+    {%- endif -%}
+    {{- content + "<|im_end|>\\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- "<|im_start|>assistant\\n" -}}
+{%- endif -%}
+"""
 PREFIX = """{{ bos_token }}
 {%- if messages[0]['role'] == 'system' -%}
     {%- set first_user_prefix = messages[0]['content'] + '\\n\\n' -%}
@@ -325,6 +354,7 @@ DEFAULT = "    {%- else %}\n        {{- '<|im_start|>system\\nYou are Q. You hel
 FAMILIES = [  # name, template, control tokens, roles
     ("qwen2.5", TOOLS.replace("DEFAULT", DEFAULT) + ML_LOOP, CHATML, "system user assistant"),
     ("qwen3", TOOLS.replace("DEFAULT", "") + THINKS, CHATML, "system user assistant"),
+    ("lfm2", LFM2, CHATML, "system user assistant"),
     ("llama3", "{{- bos_token }}\n" + HEADERS, LLAMA, "system user assistant"),
     ("llama3.2", DATES + HEADERS, LLAMA, "system user assistant"),
     ("gemma2", "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"

@@ -547,7 +547,7 @@ static cairn_status tokenizer_no_rule(base *b, const gguf *g, const char *pre, s
                      g->path, (int)(bytes < 64 ? bytes : 64), pre, known);
 }
 
-/* A unigram model may say how characters are replaced first; only that none is has code. */
+/* A model of SentencePiece may say how characters are replaced first; only that none is has code. */
 static cairn_status tokenizer_check_charsmap(base *b, const gguf *g) {
     static const char *const key = "tokenizer.ggml.precompiled_charsmap";
     gguf_list list = {0, 0, NULL};
@@ -565,9 +565,9 @@ static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
     if (gguf_string(b, g, "tokenizer.ggml.model", NULL, &model, &model_bytes) ||
         gguf_string(b, g, "tokenizer.ggml.pre", &found, &pre, &pre_bytes))
         return b->status;
-    if (model_bytes == 5 && !memcmp(model, "llama", 5)) return CAIRN_OK;
     t->unigram = model_bytes == 2 && !memcmp(model, "t5", 2);
-    if (t->unigram) return tokenizer_check_charsmap(b, g);
+    if (t->unigram || (model_bytes == 5 && !memcmp(model, "llama", 5)))
+        return tokenizer_check_charsmap(b, g);
     if (model_bytes != 4 || memcmp(model, "gpt2", 4) != 0)
         return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.model is '%.*s'; supported: "
                          "gpt2 (byte-level BPE), llama (SentencePiece), t5 (its unigram models)", g->path,
