@@ -4,7 +4,7 @@
 --   lua gen/cov.lua REPORT...
 --
 -- tests/coverage.txt answers for what cannot be reached, `FILE: TEXT: why`, TEXT being a part of the
--- line or * for all of the file. An answer that answers for nothing is an error, so that the list
+-- line or * for all of the file, FILE a file or FOLDER/*. An answer that answers for nothing is an error, so that the list
 -- stays true.
 local lines, branches = {}, {} -- [file][number] = count; [file][number][index] = count
 
@@ -44,8 +44,9 @@ local function read_answers(path)
 end
 
 local function answered(answers, file, text)
+  local folder = file:gsub("[^/]*$", "*")
   for _, a in ipairs(answers) do
-    if a.file == file and (a.text == "*" or text:find(a.text, 1, true)) then
+    if (a.file == file or a.file == folder) and (a.text == "*" or text:find(a.text, 1, true)) then
       a.used = true
       return true
     end
