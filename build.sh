@@ -431,6 +431,8 @@ cover_lua() {
     $CC -std=c11 -O0 $lua_cflags -w -I. runtime/program/program.c ${link#* } -o build/cov/lua/cairn \
         -lgcov $lua_libs $libraries || die "the program does not build"
     build/cov/lua/cairn test tests > build/cov/lua/log 2>&1 || say "lua fails"
+    ! have g++ || sh tests/simt/emulate.sh build/cov/lua/cairn test tests/lua/gpu_test.lua \
+        >> build/cov/lua/log 2>&1 || say "lua fails on the emulated GPU"
 }
 
 run_coverage() {

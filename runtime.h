@@ -184,113 +184,109 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 /* ---- 5  Config --------------------------------------------------------------------------------- */
 /* generated from gen/schema.lua: begin config */
-/* The values that a name may have: X(constant, code, "name in Lua", landed, meaning). A value that
- * has not landed is an error that says so. */
-#define CAIRN_VALUE(constant, code, text, landed, meaning) constant = code,
+/* The values that a name may have: X(constant, code, "name in Lua", meaning). */
+#define CAIRN_VALUE(constant, code, text, meaning) constant = code,
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                               \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                 \
-      "prompt lookup: what followed the same tokens before")                 \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                     \
-      "mask tokens, gated LoRA and a sampler head of the session's adapter") \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", true,                                 \
-      "drafter_model, a smaller model, says what comes next")                \
-    X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
+#define CAIRN_DRAFTER_TABLE(X)                                                                 \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", "prompt lookup: what followed the same tokens before")  \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp",                                                             \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter")                   \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", "drafter_model, a smaller model, says what comes next") \
+    X(CAIRN_DRAFTER_NONE, 3, "none", "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
 } cairn_drafter;
 
 #define CAIRN_PAGE_SOURCE_TABLE(X)                                               \
-    X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                    \
+    X(CAIRN_SOURCE_MINMAX, 0, "minmax",                                          \
       "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher") \
-    X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                         \
-    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", true,                                \
+    X(CAIRN_SOURCE_MEAN, 1, "mean", "q . mean(k)")                               \
+    X(CAIRN_SOURCE_LANDMARK, 2, "landmark",                                      \
       "q . k of the page's landmark token, with an adapter that has one")
 typedef enum cairn_page_source {
     CAIRN_PAGE_SOURCE_TABLE(CAIRN_VALUE) CAIRN_SOURCE_COUNT
 } cairn_page_source;
 
-#define CAIRN_PAGE_STRATEGY_TABLE(X)                                                     \
-    X(CAIRN_STRATEGY_GROUP, 0, "group", true, "sum over the query heads of a KV head")   \
-    X(CAIRN_STRATEGY_HEAD, 1, "head", true, "maximum over the query heads of a KV head") \
-    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head", true,                              \
+#define CAIRN_PAGE_STRATEGY_TABLE(X)                                               \
+    X(CAIRN_STRATEGY_GROUP, 0, "group", "sum over the query heads of a KV head")   \
+    X(CAIRN_STRATEGY_HEAD, 1, "head", "maximum over the query heads of a KV head") \
+    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head",                              \
       "maximum of the heads' log softmax over pages and window")
 typedef enum cairn_page_strategy {
     CAIRN_PAGE_STRATEGY_TABLE(CAIRN_VALUE) CAIRN_STRATEGY_COUNT
 } cairn_page_strategy;
 
-#define CAIRN_ATTENTION_FORM_TABLE(X)                                                            \
-    X(CAIRN_FORM_FLAT, 0, "flat", true, "one softmax over all selected tokens")                  \
-    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", true, "softmax inside each page, then page weights")
+#define CAIRN_ATTENTION_FORM_TABLE(X)                                                      \
+    X(CAIRN_FORM_FLAT, 0, "flat", "one softmax over all selected tokens")                  \
+    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", "softmax inside each page, then page weights")
 typedef enum cairn_attention_form {
     CAIRN_ATTENTION_FORM_TABLE(CAIRN_VALUE) CAIRN_FORM_COUNT
 } cairn_attention_form;
 
-#define CAIRN_LANDMARK_POSITION_TABLE(X)                                                           \
-    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous", true,                                                \
-      "a landmark takes the position of the token before it")                                      \
-    X(CAIRN_LANDMARK_NEXT, 1, "next", true, "a landmark takes the position of the token after it")
+#define CAIRN_LANDMARK_POSITION_TABLE(X)                                                     \
+    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous",                                                \
+      "a landmark takes the position of the token before it")                                \
+    X(CAIRN_LANDMARK_NEXT, 1, "next", "a landmark takes the position of the token after it")
 typedef enum cairn_landmark_position {
     CAIRN_LANDMARK_POSITION_TABLE(CAIRN_VALUE) CAIRN_LANDMARK_COUNT
 } cairn_landmark_position;
 
-#define CAIRN_KV_DTYPE_TABLE(X)                                           \
-    X(CAIRN_KV_F16, 0, "f16", true, "2 bytes a value")                    \
-    X(CAIRN_KV_BF16, 1, "bf16", true, "2 bytes a value")                  \
-    X(CAIRN_KV_F32, 2, "f32", true, "4 bytes a value")                    \
-    X(CAIRN_KV_E4M3, 3, "e4m3", true, "1 byte a value, scales beside it")
+#define CAIRN_KV_DTYPE_TABLE(X)                                     \
+    X(CAIRN_KV_F16, 0, "f16", "2 bytes a value")                    \
+    X(CAIRN_KV_BF16, 1, "bf16", "2 bytes a value")                  \
+    X(CAIRN_KV_F32, 2, "f32", "4 bytes a value")                    \
+    X(CAIRN_KV_E4M3, 3, "e4m3", "1 byte a value, scales beside it")
 typedef enum cairn_kv_dtype {
     CAIRN_KV_DTYPE_TABLE(CAIRN_VALUE) CAIRN_KV_COUNT
 } cairn_kv_dtype;
 
-#define CAIRN_SAMPLING_ORDER_TABLE(X)                                                         \
-    X(CAIRN_ORDER_TOP_K_FIRST, 0, "top_k_first", true, "top_k, then top_p over what is left") \
-    X(CAIRN_ORDER_TOP_P_FIRST, 1, "top_p_first", true,                                        \
-      "top_p over the whole vocabulary, then top_k")
+#define CAIRN_SAMPLING_ORDER_TABLE(X)                                                           \
+    X(CAIRN_ORDER_TOP_K_FIRST, 0, "top_k_first", "top_k, then top_p over what is left")         \
+    X(CAIRN_ORDER_TOP_P_FIRST, 1, "top_p_first", "top_p over the whole vocabulary, then top_k")
 typedef enum cairn_sampling_order {
     CAIRN_SAMPLING_ORDER_TABLE(CAIRN_VALUE) CAIRN_ORDER_COUNT
 } cairn_sampling_order;
 
-#define CAIRN_CACHE_MODE_TABLE(X)                                                          \
-    X(CAIRN_CACHE_READ_WRITE, 0, "read-write", true, "kernels are stored and found again") \
-    X(CAIRN_CACHE_READ_ONLY, 1, "read-only", true,                                         \
-      "nothing is written: a filled cache that ships with the app")                        \
-    X(CAIRN_CACHE_MEMORY, 2, "memory", true, "kept while the runtime lives")               \
-    X(CAIRN_CACHE_OFF, 3, "off", true, "every kernel is compiled anew")
+#define CAIRN_CACHE_MODE_TABLE(X)                                                    \
+    X(CAIRN_CACHE_READ_WRITE, 0, "read-write", "kernels are stored and found again") \
+    X(CAIRN_CACHE_READ_ONLY, 1, "read-only",                                         \
+      "nothing is written: a filled cache that ships with the app")                  \
+    X(CAIRN_CACHE_MEMORY, 2, "memory", "kept while the runtime lives")               \
+    X(CAIRN_CACHE_OFF, 3, "off", "every kernel is compiled anew")
 typedef enum cairn_cache_mode {
     CAIRN_CACHE_MODE_TABLE(CAIRN_VALUE) CAIRN_CACHE_COUNT
 } cairn_cache_mode;
 
-#define CAIRN_MEMORY_MAP_TABLE(X)                                           \
-    X(CAIRN_MAP_COPY, 0, "copy", true, "read into memory of the runtime's") \
-    X(CAIRN_MAP_FILE, 1, "file", true,                                      \
+#define CAIRN_MEMORY_MAP_TABLE(X)                                         \
+    X(CAIRN_MAP_COPY, 0, "copy", "read into memory of the runtime's")     \
+    X(CAIRN_MAP_FILE, 1, "file",                                          \
       "mapped: several processes share it; it must not change meanwhile")
 typedef enum cairn_memory_map {
     CAIRN_MEMORY_MAP_TABLE(CAIRN_VALUE) CAIRN_MAP_COUNT
 } cairn_memory_map;
 
 #define CAIRN_ACTIVATIONS_TABLE(X)                                                     \
-    X(CAIRN_ACTIVATIONS_F32, 0, "f32", true, "as they are")                            \
-    X(CAIRN_ACTIVATIONS_Q8, 1, "q8", true,                                             \
+    X(CAIRN_ACTIVATIONS_F32, 0, "f32", "as they are")                                  \
+    X(CAIRN_ACTIVATIONS_Q8, 1, "q8",                                                   \
       "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only")
 typedef enum cairn_activations {
     CAIRN_ACTIVATIONS_TABLE(CAIRN_VALUE) CAIRN_ACTIVATIONS_COUNT
 } cairn_activations;
 
-#define CAIRN_BACKEND_TABLE(X)                                                           \
-    X(CAIRN_BACKEND_AUTO, 0, "auto", true, "cuda where there is a usable GPU, else cpu") \
-    X(CAIRN_BACKEND_CUDA, 1, "cuda", true, "an NVIDIA GPU")                              \
-    X(CAIRN_BACKEND_CPU, 2, "cpu", true, "threads and SIMD")
+#define CAIRN_BACKEND_TABLE(X)                                                     \
+    X(CAIRN_BACKEND_AUTO, 0, "auto", "cuda where there is a usable GPU, else cpu") \
+    X(CAIRN_BACKEND_CUDA, 1, "cuda", "an NVIDIA GPU")                              \
+    X(CAIRN_BACKEND_CPU, 2, "cpu", "threads and SIMD")
 typedef enum cairn_backend {
     CAIRN_BACKEND_TABLE(CAIRN_VALUE) CAIRN_BACKEND_COUNT
 } cairn_backend;
 
-#define CAIRN_WORKER_PRIORITY_TABLE(X)                                             \
-    X(CAIRN_PRIORITY_LOW, 0, "low", true,                                          \
-      "after the host program's threads, where the system knows such")             \
-    X(CAIRN_PRIORITY_NORMAL, 1, "normal", true, "like the host program's threads")
+#define CAIRN_WORKER_PRIORITY_TABLE(X)                                       \
+    X(CAIRN_PRIORITY_LOW, 0, "low",                                          \
+      "after the host program's threads, where the system knows such")       \
+    X(CAIRN_PRIORITY_NORMAL, 1, "normal", "like the host program's threads")
 typedef enum cairn_worker_priority {
     CAIRN_WORKER_PRIORITY_TABLE(CAIRN_VALUE) CAIRN_PRIORITY_COUNT
 } cairn_worker_priority;

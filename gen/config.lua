@@ -67,14 +67,6 @@ local function lua_default(field)
   return tostring(value)
 end
 
-local function unlanded(field)
-  local names = {}
-  for _, value in ipairs(field.enum and enums[field.enum].values or {}) do
-    if not value[2] then names[#names + 1] = value[1] end
-  end
-  return names
-end
-
 -- ---- runtime.h ---------------------------------------------------------------------------------
 
 -- `left`, then a comment of `words` that starts at `column` and stays within 100.
@@ -107,12 +99,12 @@ local function c_enum(enum)
   local upper = enum.name:upper()
   local rows = { ("#define CAIRN_%s_TABLE(X)"):format(upper) }
   for code, value in ipairs(enum.values) do
-    local row = ('    X(%s, %d, "%s", %s, "%s")'):format(constant(enum, value[1]), code - 1,
-                                                        value[1], value[2], value[3])
-    assert(#row <= 98 or value[3], row)
+    local row = ('    X(%s, %d, "%s", "%s")'):format(constant(enum, value[1]), code - 1,
+                                                        value[1], value[2])
+    assert(#row <= 98 or value[2], row)
     if #row > 98 then
-      rows[#rows + 1] = row:match '^(.-, ")' and row:sub(1, #row - #value[3] - 4)
-      row = ('      "%s")'):format(value[3])
+      rows[#rows + 1] = row:match '^(.-, ")' and row:sub(1, #row - #value[2] - 4)
+      row = ('      "%s")'):format(value[2])
     end
     rows[#rows + 1] = row
   end
@@ -188,9 +180,8 @@ local function header()
   local out = {}
   local function add(text) out[#out + 1] = text end
   add(([[
-/* The values that a name may have: X(constant, code, "name in Lua", landed, meaning). A value that
- * has not landed is an error that says so. */
-#define CAIRN_VALUE(constant, code, text, landed, meaning) constant = code,
+/* The values that a name may have: X(constant, code, "name in Lua", meaning). */
+#define CAIRN_VALUE(constant, code, text, meaning) constant = code,
 
 #define CAIRN_MAX_LAYERS %d
 
@@ -223,7 +214,7 @@ local function c_rows_of_values(add)
     add(("static const config_value config_%s_values[] = {\n"):format(enum.name))
     if enum.declared then
       for _, value in ipairs(enum.values) do
-        add(('    {"%s", %s, %s},\n'):format(value[1], constant(enum, value[1]), value[2]))
+        add(('    {"%s", %s},\n'):format(value[1], constant(enum, value[1])))
       end
     else
       add(("    CAIRN_%s_TABLE(CFG_VALUE)\n"):format(enum.name:upper()))
@@ -234,7 +225,7 @@ local function c_rows_of_values(add)
     if field.values then
       add(("static const config_value config_%s_values[] = {\n"):format(symbol(field, group)))
       for i, value in ipairs(field.values) do
-        add(('    {"%s", %d, true},\n'):format(value, i - 1))
+        add(('    {"%s", %d},\n'):format(value, i - 1))
       end
       add "};\n"
     elseif field.allowed then
@@ -350,10 +341,6 @@ local function readme()
                   "|---|---|---|---|---|---|" }
   each_field(function(field, group)
     local values = range(field):gsub("|", "\\|")
-    local missing = unlanded(field)
-    if #missing > 0 then
-      values = values .. " (not landed: " .. table.concat(missing, ", ") .. ")"
-    end
     lines[#lines + 1] = ("| `%s` | %s | %s | %s | %s | %s |"):format(
         path_of(field, group), field.type == "group" and "" or "`" .. lua_default(field) .. "`",
         values, field.unit or "", is_hot(field, group) and "between steps" or "at open", field.doc)
@@ -484,7 +471,7 @@ function cases_of.bool(_, case)
 end
 
 function cases_of.enum(field, case)
-  for _, value in ipairs(enums[field.enum].values) do case('"' .. value[1] .. '"', value[2]) end
+  for _, value in ipairs(enums[field.enum].values) do case('"' .. value[1] .. '"', true) end
   for _, wrong in ipairs { '""', '"nothing"', '"x\\0"', "1", "true", "{}" } do
     case(wrong, false)
   end

@@ -2,8 +2,6 @@
 -- C struct and its defaults, the parser's and validator's tables, the README's table, the editor
 -- annotations and the fuzz dictionary (gen/config.lua).
 --
--- A value whose code has landed says `true` behind its name; `false` makes it an error that says
--- so.
 -- From the first release on, append fields at the end of their struct only: older callers' structs
 -- stay a prefix.
 --
@@ -19,53 +17,53 @@
 
 local max_int = 2147483647
 
--- Value tables: C enum cairn_<name>, constants <prefix>_<VALUE>; { text, landed, doc } from code 0.
+-- Value tables: C enum cairn_<name>, constants <prefix>_<VALUE>; { text, doc } from code 0.
 local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
-    { "ngram", true, "prompt lookup: what followed the same tokens before" },
-    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter" },
-    { "model", true, "drafter_model, a smaller model, says what comes next" },
-    { "none", true, "plain decoding" } } },
+    { "ngram", "prompt lookup: what followed the same tokens before" },
+    { "mtp", "mask tokens, gated LoRA and a sampler head of the session's adapter" },
+    { "model", "drafter_model, a smaller model, says what comes next" },
+    { "none", "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
-    { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher" },
-    { "mean", true, "q . mean(k)" },
-    { "landmark", true, "q . k of the page's landmark token, with an adapter that has one" } } },
+    { "minmax", "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher" },
+    { "mean", "q . mean(k)" },
+    { "landmark", "q . k of the page's landmark token, with an adapter that has one" } } },
   { name = "page_strategy", prefix = "CAIRN_STRATEGY", values = {
-    { "group", true, "sum over the query heads of a KV head" },
-    { "head", true, "maximum over the query heads of a KV head" },
-    { "softmax_head", true, "maximum of the heads' log softmax over pages and window" } } },
+    { "group", "sum over the query heads of a KV head" },
+    { "head", "maximum over the query heads of a KV head" },
+    { "softmax_head", "maximum of the heads' log softmax over pages and window" } } },
   { name = "attention_form", prefix = "CAIRN_FORM", values = {
-    { "flat", true, "one softmax over all selected tokens" },
-    { "two_level", true, "softmax inside each page, then page weights" } } },
+    { "flat", "one softmax over all selected tokens" },
+    { "two_level", "softmax inside each page, then page weights" } } },
   { name = "landmark_position", prefix = "CAIRN_LANDMARK", values = {
-    { "previous", true, "a landmark takes the position of the token before it" },
-    { "next", true, "a landmark takes the position of the token after it" } } },
+    { "previous", "a landmark takes the position of the token before it" },
+    { "next", "a landmark takes the position of the token after it" } } },
   { name = "kv_dtype", prefix = "CAIRN_KV", values = {
-    { "f16", true, "2 bytes a value" }, { "bf16", true, "2 bytes a value" },
-    { "f32", true, "4 bytes a value" }, { "e4m3", true, "1 byte a value, scales beside it" } } },
+    { "f16", "2 bytes a value" }, { "bf16", "2 bytes a value" },
+    { "f32", "4 bytes a value" }, { "e4m3", "1 byte a value, scales beside it" } } },
   { name = "sampling_order", prefix = "CAIRN_ORDER", values = {
-    { "top_k_first", true, "top_k, then top_p over what is left" },
-    { "top_p_first", true, "top_p over the whole vocabulary, then top_k" } } },
+    { "top_k_first", "top_k, then top_p over what is left" },
+    { "top_p_first", "top_p over the whole vocabulary, then top_k" } } },
   { name = "cache_mode", prefix = "CAIRN_CACHE", values = {
-    { "read-write", true, "kernels are stored and found again" },
-    { "read-only", true, "nothing is written: a filled cache that ships with the app" },
-    { "memory", true, "kept while the runtime lives" },
-    { "off", true, "every kernel is compiled anew" } } },
+    { "read-write", "kernels are stored and found again" },
+    { "read-only", "nothing is written: a filled cache that ships with the app" },
+    { "memory", "kept while the runtime lives" },
+    { "off", "every kernel is compiled anew" } } },
   { name = "memory_map", prefix = "CAIRN_MAP", values = {
-    { "copy", true, "read into memory of the runtime's" },
-    { "file", true, "mapped: several processes share it; it must not change meanwhile" } } },
+    { "copy", "read into memory of the runtime's" },
+    { "file", "mapped: several processes share it; it must not change meanwhile" } } },
   { name = "activations", prefix = "CAIRN_ACTIVATIONS", values = {
-    { "f32", true, "as they are" },
-    { "q8", true, "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only" } } },
+    { "f32", "as they are" },
+    { "q8", "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only" } } },
   { name = "backend", prefix = "CAIRN_BACKEND", values = {
-    { "auto", true, "cuda where there is a usable GPU, else cpu" },
-    { "cuda", true, "an NVIDIA GPU" }, { "cpu", true, "threads and SIMD" } } },
+    { "auto", "cuda where there is a usable GPU, else cpu" },
+    { "cuda", "an NVIDIA GPU" }, { "cpu", "threads and SIMD" } } },
   { name = "worker_priority", prefix = "CAIRN_PRIORITY", values = {
-    { "low", true, "after the host program's threads, where the system knows such" },
-    { "normal", true, "like the host program's threads" } } },
+    { "low", "after the host program's threads, where the system knows such" },
+    { "normal", "like the host program's threads" } } },
   -- Declared in runtime.h section 4, which the callbacks need.
   { name = "log_level", prefix = "CAIRN_LOG", declared = true, values = {
-    { "off", true }, { "error", true }, { "warn", true }, { "info", true }, { "debug", true } } },
+    { "off" }, { "error" }, { "warn" }, { "info" }, { "debug" } } },
 }
 
 local function route(op, values)

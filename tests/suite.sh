@@ -5,7 +5,8 @@
 #                            rooms (tests/apart.sh), and run
 #   tests/NAME_test.sh       run by sh: what concerns the whole tree
 #   tests/NAME/run.sh        run by sh: a test with a folder of its own (simt, nvrtc)
-#   lua                      build/cairn test tests, which runs tests/**/*_test.lua
+#   lua                      build/cairn test tests, which runs tests/**/*_test.lua; of the GPU's on the
+#                            emulated one
 #
 # A test's folder is the room that it tests; its NAME alone names it here.
 # Each prints TAP into build/test/NAME.log; one job per core at a time. Here one line a job, what
@@ -96,7 +97,12 @@ run_clang() {
 
 run_job() {
     case $1 in
-        lua) build/cairn test tests ;;
+        lua)
+            status=0
+            build/cairn test tests || status=1
+            has_gpu || ! command -v "${CXX:-g++}" > /dev/null ||
+                sh tests/simt/emulate.sh build/cairn test tests/lua/gpu_test.lua || status=1
+            return $status ;;
         *)
             status=0
             [ ! -f "tests/$1/run.sh" ] || sh "tests/$1/run.sh" || status=1

@@ -7,7 +7,7 @@
 static void config_not_allowed(config_report *report, const config_field *field, const char *shown,
                             const char *hint) {
     char range[CFG_TEXT_BYTES];
-    config_range(field, false, range, sizeof range);
+    config_range(field, range, sizeof range);
     config_bad(report, field, "", " = %s is not allowed%s%s%s%s", shown, range,
             hint ? "; did you mean " : "", hint ? hint : "", hint ? "?" : "");
 }
@@ -35,16 +35,10 @@ static bool config_check_float(config_report *report, const config_field *field,
 
 /* `code` names a value of the field's table. */
 static bool config_check_code(config_report *report, const config_field *field, int64_t code) {
-    char shown[32], range[CFG_TEXT_BYTES];
-    if (code >= 0 && code < field->value_count && field->values[code].landed) return true;
-    if (code < 0 || code >= field->value_count) {
-        snprintf(shown, sizeof shown, "%lld", (long long)code);
-        config_not_allowed(report, field, shown, NULL);
-        return false;
-    }
-    config_range(field, true, range, sizeof range);
-    config_bad(report, field, "", " = \"%s\" is not available yet%s", field->values[code].text,
-               range);
+    char shown[32];
+    if (code >= 0 && code < field->value_count) return true;
+    snprintf(shown, sizeof shown, "%lld", (long long)code);
+    config_not_allowed(report, field, shown, NULL);
     return false;
 }
 
@@ -57,7 +51,7 @@ static int config_check_name(config_report *report, const config_field *field, c
     int i;
     for (i = 0; i < field->value_count; i++)
         if (strlen(field->values[i].text) == bytes && !memcmp(field->values[i].text, name, bytes))
-            return config_check_code(report, field, i) ? i : -1;
+            return i;
     config_text_init(&text, shown, sizeof shown);
     config_print_short(&text, name, bytes);
     nearest = config_has_room(report) ? config_nearest_value(field, name) : NULL;

@@ -5,7 +5,7 @@ typedef enum config_kind {
     CFG_STRING, CFG_STRINGS, CFG_LAYERS, CFG_GROUP
 } config_kind;
 
-typedef struct config_value { const char *text; int code; bool landed; } config_value;
+typedef struct config_value { const char *text; int code; } config_value;
 typedef struct config_span { size_t offset, bytes; } config_span;
 
 typedef struct config_field {
@@ -24,7 +24,7 @@ typedef struct config_field {
     const char *unit;
 } config_field;
 
-#define CFG_VALUE(constant, code, text, landed, meaning) {text, constant, landed},
+#define CFG_VALUE(constant, code, text, meaning) {text, constant},
 #include "../generated/config.h"
 #undef CFG_VALUE
 
@@ -210,15 +210,14 @@ static void config_print_number(config_text *text, double x, bool is_float) {
 
 /* " (16, 32, 64)", " (1 to 4096)", " (\"ngram\", \"none\")": what the field may be; "" for a list
  * or a group. */
-static void config_range(const config_field *field, bool landed_only, char *range, size_t bytes) {
+static void config_range(const config_field *field, char *range, size_t bytes) {
     config_text text;
-    int i, shown = 0;
+    int i;
     config_text_init(&text, range, bytes);
     for (i = 0; i < field->allowed_count; i++)
         config_print(&text, "%s%d", i ? ", " : " (", field->allowed[i]);
     for (i = 0; i < field->value_count; i++)
-        if (!landed_only || field->values[i].landed)
-            config_print(&text, "%s\"%s\"", shown++ ? ", " : " (", field->values[i].text);
+        config_print(&text, "%s\"%s\"", i ? ", " : " (", field->values[i].text);
     if (field->kind == CFG_FLOAT)
         config_print(&text, field->float_open ? " (above %g, up to %g" : " (%g to %g",
                   field->float_low, field->float_high);
@@ -274,11 +273,11 @@ static const char *config_nearest_value(const config_field *field, const char *w
     int i, best = -1, least = INT_MAX;
     for (size_t s = 0; s < BASE_COUNT(config_synonyms); s++)
         for (i = 0; i < field->value_count && !config_distance(wrong, config_synonyms[s].said); i++)
-            if (field->values[i].landed && !strcmp(field->values[i].text, config_synonyms[s].meant))
+            if (!strcmp(field->values[i].text, config_synonyms[s].meant))
                 return field->values[i].text;
     for (i = 0; i < field->value_count; i++) {
         int distance = config_distance(wrong, field->values[i].text);
-        if (distance < least && field->values[i].landed) least = distance, best = i;
+        if (distance < least) least = distance, best = i;
     }
     return best >= 0 && config_is_near(least, wrong) ? field->values[best].text : NULL;
 }

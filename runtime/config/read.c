@@ -119,7 +119,7 @@ static void config_wrong_type(const config_reader *r, const config_field *field,
                            const char *expected) {
     char shown[CFG_TEXT_BYTES], range[CFG_TEXT_BYTES];
     config_text text;
-    config_range(field, false, range, sizeof range);
+    config_range(field, range, sizeof range);
     config_text_init(&text, shown, sizeof shown);
     config_print_value(&text, r->lua, index);
     config_bad(r->report, field, item, "%s%s is %s; %s is expected%s", shown[0] ? " = " : "", shown,
@@ -137,7 +137,7 @@ static bool config_to_int(const config_reader *r, const config_field *field, int
     if (is_int) return true;
     config_text_init(&text, shown, sizeof shown);
     config_print_value(&text, r->lua, index);
-    config_range(field, false, range, sizeof range);
+    config_range(field, range, sizeof range);
     if (isfinite(number) && floor(number) < number)
         config_bad(r->report, field, "", " = %s is not an integer%s", shown, range);
     else config_not_allowed(r->report, field, shown, NULL);

@@ -124,19 +124,6 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     if (space) sample_space_place(space, s->vocab, &f->space);
 }
 
-static cairn_status forward_cpu_check_model(cairn_model *model) {
-    const model_shape *s = &model->shape;
-    base *b = &model->runtime->base;
-    int page_size = model->runtime->config.page_size;
-    if (!s->latent.q_rank && (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2))
-        return base_fail(b, CAIRN_UNSUPPORTED, "heads of %d values; even numbers up to %d work",
-                         s->head_dim, SIMD_MAX_DIM);
-    if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
-        return base_fail(b, CAIRN_UNSUPPORTED, "pages of %d tokens; divisors of %d are supported",
-                         page_size, ATTENTION_PIECE);
-    return CAIRN_OK;
-}
-
 static void forward_cpu_close(cairn_model *model) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (!f) return;
@@ -177,8 +164,6 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
 /* What forward_cpu_open would take: the weights stay in the file. */
 static cairn_status forward_cpu_estimate(cairn_model *model, int max_rows, model_memory *out) {
     forward_cpu_state f;
-    cairn_status status = forward_cpu_check_model(model);
-    if (status) return status;
     memset(&f, 0, sizeof f);
     forward_choose_shape(&f, model, max_rows);
     out->scratch = f.memory_bytes;
@@ -191,8 +176,7 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     base *b = &model->runtime->base;
     forward_cpu_state *f;
     forward_carver carve = {NULL, 0};
-    cairn_status status = forward_cpu_check_model(model);
-    if (status) return status;
+    cairn_status status;
     f = (forward_cpu_state *)base_new(b, 1, sizeof *f);
     if (!f) return base_no_memory(b, "the CPU forward", sizeof *f);
     model->state = f;

@@ -37,20 +37,20 @@ static const config_value config_worker_priority_values[] = {
     CAIRN_WORKER_PRIORITY_TABLE(CFG_VALUE)
 };
 static const config_value config_log_level_values[] = {
-    {"off", CAIRN_LOG_OFF, true},
-    {"error", CAIRN_LOG_ERROR, true},
-    {"warn", CAIRN_LOG_WARN, true},
-    {"info", CAIRN_LOG_INFO, true},
-    {"debug", CAIRN_LOG_DEBUG, true},
+    {"off", CAIRN_LOG_OFF},
+    {"error", CAIRN_LOG_ERROR},
+    {"warn", CAIRN_LOG_WARN},
+    {"info", CAIRN_LOG_INFO},
+    {"debug", CAIRN_LOG_DEBUG},
 };
 static const int32_t config_page_size_allowed[] = {16, 32, 64, 128, 256};
 static const config_value config_routes_topk_values[] = {
-    {"auto", 0, true},
-    {"small", 1, true},
-    {"block", 2, true},
-    {"cluster", 3, true},
-    {"split", 4, true},
-    {"radix", 5, true},
+    {"auto", 0},
+    {"small", 1},
+    {"block", 2},
+    {"cluster", 3},
+    {"split", 4},
+    {"radix", 5},
 };
 
 /* A group stands before its fields, whose `parent` is its row. */

@@ -84,10 +84,12 @@ static void jit_new_batch(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
-/* While programs are compiled that no one waits for, a batch may have ended, too. */
+/* While programs are compiled that no one waits for, a batch may have ended, too. What failed in one
+ * that was given up is told to who asks for it, not to who waits for others. */
 static void jit_end_batch(jit *j) {
     jit_program *p;
     os_mutex_lock(&j->lock);
+    for (p = j->programs; p; p = p->next) p->wanted = p->wanted && p->state != JIT_FAILED;
     for (p = j->programs; p; p = p->next)
         if (p->wanted && (p->state == JIT_QUEUED || p->state == JIT_RUNNING)) break;
     if (!p)

@@ -24,6 +24,11 @@ static cairn_session *bind_to_session(lua_State *L, int arg, cairn_runtime **rt)
     return session;
 }
 
+static bool bind_session_is_open(lua_State *L, int arg) {
+    return bind_owner(L, arg) && ((bind_object *)lua_touserdata(L, arg))->object &&
+           bind_model_is_open(L, arg);
+}
+
 /* m:session() */
 static int bind_make_session(lua_State *L) {
     cairn_runtime *rt;
@@ -460,7 +465,7 @@ static bool bind_say_piece(lua_State *L, int f) {
 }
 
 /* Generates to the end, and calls the function at `f` (0: none) with every piece; false ends the
- * generation. Gives the whole text. */
+ * generation, and so does closing what generates. Gives the whole text. */
 static int bind_generate_all(lua_State *L, cairn_runtime *rt, cairn_session *session, int f) {
     cairn_stop stop = CAIRN_STOP_NONE;
     int pieces;
@@ -472,8 +477,8 @@ static int bind_generate_all(lua_State *L, cairn_runtime *rt, cairn_session *ses
         lua_pushvalue(L, pieces + 1);
         bind_add_piece(L, pieces);
         more = bind_say_piece(L, f);
-        bind_to_session(L, 1, &rt); /* f may have closed it */
         lua_settop(L, pieces);
+        if (!bind_session_is_open(L, 1)) break;
         if (stop || more) continue;
         cairn_cancel(session);
         last.struct_size = (uint32_t)sizeof last;

@@ -248,6 +248,29 @@ static void test_later(void) {
     tap_ok(fake.live == 0, "closed while one is under way, nothing is left (%d)", fake.live);
 }
 
+/* What failed for one who gave up is no failure of who comes while others are under way. */
+static void test_given_up(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8};
+    const jit_request slow = {"good.cu", &seven, 1, false}, bad = {"bad.cu", &seven, 1, false};
+    const jit_request now = {"good.cu", &eight, 1, false};
+    jit_program *p = NULL;
+    fake_install();
+    bench_open(CACHE_OFF);
+    fake.compile_us = 20000000;
+    jit_begin(bench.j, &slow, 1);
+    for (int i = 0; i < 5000 && fake.compiles < 1; i++) os_sleep_us(1000);
+    fake.compile_us = 0;
+    jit_begin(bench.j, &bad, 1);
+    for (int i = 0; i < 5000 && jit_try(bench.j, &bad, &p) == CAIRN_BUSY; i++) os_sleep_us(1000);
+    jit_begin(bench.j, &now, 1);
+    os_atomic_store(&fake.let_go, 1);
+    tap_ok(!jit_wait(bench.j) && !jit_try(bench.j, &now, &p) && p, "a wait tells no failure of before");
+    tap_ok(jit_try(bench.j, &bad, &p) == CAIRN_COMPILE_FAILED, "which who asks for it is told");
+    os_atomic_store(&fake.let_go, 0);
+    bench_close();
+    tap_ok(fake.live == 0, "nothing is left (%d)", fake.live);
+}
+
 /* ---- cache ----------------------------------------------------------------------------------- */
 
 static void test_cache_modes(void) {
@@ -365,6 +388,7 @@ int main(void) {
     test_new_device();
     test_batches();
     test_later();
+    test_given_up();
     test_cache_modes();
     test_cache_includes();
     test_prune();

@@ -254,6 +254,33 @@ static void test_no_gpu(void) {
            "a caller of the older struct gets its fields alone");
 }
 
+/* A model that drafts is loaded first: its memory comes on top, and what both need while opened is
+ * never needed twice. */
+static void test_drafter(cairn_backend backend) {
+    cairn_memory_estimate alone, both;
+    cairn_config c;
+    char error[512] = "";
+    taken t;
+    memset(&t, 0, sizeof t);
+    config_for(&c, backend);
+    c.max_batch = 2, c.prefill_chunk = 64;
+    alone.struct_size = both.struct_size = sizeof both;
+    bool fine = !cairn_estimate(&c, path, &alone, error, sizeof error);
+    snprintf(c.drafter_model, sizeof c.drafter_model, "%s", path);
+    c.drafter = CAIRN_DRAFTER_MODEL;
+    fine = fine && !cairn_estimate(&c, path, &both, error, sizeof error) && !load(&c, &t);
+    const uint64_t live = t.after.live_bytes - t.before.live_bytes;
+    const uint64_t peak = t.after.peak_bytes - t.before.live_bytes;
+    tap_ok(fine && both.live_bytes == live && both.peak_bytes == peak && live > alone.live_bytes &&
+           both.weights_bytes == 2 * alone.weights_bytes && !live_blocks,
+           "with a model that drafts: live %llu, %llu, peak %llu, %llu %s",
+           (unsigned long long)both.live_bytes, (unsigned long long)live,
+           (unsigned long long)both.peak_bytes, (unsigned long long)peak, error);
+    snprintf(c.drafter_model, sizeof c.drafter_model, "%s.none", path);
+    tap_ok(cairn_estimate(&c, path, &both, error, sizeof error) == CAIRN_FILE_NOT_FOUND &&
+           strstr(error, ".none"), "one that is not there: %s", error);
+}
+
 /* ---- steps ------------------------------------------------------------------------------------- */
 
 /* 30 tokens after a prompt of 150, on a session cut back to nothing; the host's allocations from the
@@ -503,6 +530,8 @@ int main(void) {
     fresh_device();
     test_steps(CAIRN_BACKEND_CUDA);
     test_steps(CAIRN_BACKEND_CPU);
+    test_drafter(CAIRN_BACKEND_CUDA);
+    test_drafter(CAIRN_BACKEND_CPU);
     test_calls(false);
     test_calls(true);
     test_memory(CAIRN_BACKEND_CPU);

@@ -184,6 +184,24 @@ static void test_budget(void) {
 }
 
 /* Prompts that no pool of this size holds are refused at once, by a request and by a batch. */
+/* Rows of a session from within its own generation. */
+static bool forward_beside(void *user, const char *text, size_t bytes) {
+    static const int32_t id = 2;
+    const cairn_forward_sequence own = {.session = s, .position = 0, .rows = 1};
+    const cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 1, .row_count = 1,
+                                  .sequences = &own, .ids = &id};
+    (void)text, (void)bytes;
+    *(cairn_status *)user = cairn_forward(m, &a);
+    snprintf(heard, sizeof heard, "%s", cairn_last_error(rt));
+    return false;
+}
+
+static void test_beside(void) {
+    cairn_status status = CAIRN_OK;
+    cairn_generate(s, "ab", 8, forward_beside, &status);
+    refused(status, CAIRN_BUSY, "is running", heard);
+}
+
 static void test_pool(void) {
     const cairn_config c = config_of(1);
     char error[512] = "";
@@ -203,6 +221,8 @@ static void test_pool(void) {
     REFUSED(cairn_generate_batch(small, &a), POOL_FULL, "pages");
     length = SMALL_CONTEXT + 1, a.stride = a.capacity = length;
     REFUSED(cairn_generate_batch(small, &a), CONTEXT_FULL, "length");
+    small->kv.pool.pages = 0;
+    REFUSED(cairn_generate_submit(one, "ab", NULL), POOL_FULL, "1 pages are needed, the pool has 0");
     cairn_close(rt);
     rt = kept;
 }
@@ -222,6 +242,7 @@ int main(void) {
         test_sessions();
         test_adapters();
         test_budget();
+        test_beside();
         test_pool();
     }
     cairn_close(rt);

@@ -209,6 +209,30 @@ test("a stop string leaves the session where its text ends", function()
   check.error(function() s:text("x", { stop = { "\xa9" } }) end, "CAIRN_INVALID_UTF8")
 end)
 
+test("the pages that a step chose are told, and nil where it attended all", function()
+  local rt <close>, m = open { topk = 2, selection = { window = 16, layers = { 1 } } }
+  local s = m:session()
+  s:text(("One two three four. "):rep(20), { max_tokens = 3 })
+  local pages = s:selection(1, 0)
+  check.ok(#pages == 2 and pages[1] >= 0 and pages[1] < pages[2], #pages)
+  check.equal(s:selection(0, 0), nil)
+end)
+
+test("what is closed by the function that hears a text ends it, and what was said is given", function()
+  for _, what in ipairs { "session", "model", "runtime" } do
+    local rt <close>, m = open()
+    local s, heard = m:session(), {}
+    local closed = { session = s, model = m, runtime = rt }
+    local text = s:generate(prompt, { max_tokens = 9 }, function(piece)
+      heard[#heard + 1] = piece
+      if #heard == 2 then closed[what]:close() end
+    end)
+    check.equal(#heard, 2)
+    check.equal(text, table.concat(heard))
+    check.error(function() s:ids() end, "closed")
+  end
+end)
+
 test("mistakes in options are named", function()
   local rt <close>, m = open()
   local s = m:session()

@@ -6,8 +6,9 @@
  * answer all the same. At the end every session has the tokens it has where nothing fails, nothing is
  * left, and memory came back in the sizes it was given.
  * On the CPU, on tests/fake's GPU, which computes nothing, and on the emulated GPU where the test
- * runs on it (tests/simt/emulate.sh). CAIRN_SWEEP=all fails every call; else it is some of them,
- * others each time. CAIRN_SWEEP_WORLD=N plays in one world alone.
+ * runs on it (tests/simt/emulate.sh). CAIRN_SWEEP=all fails every call (hours in an emulated world),
+ * CAIRN_SWEEP=N every N-th, from a random one on; CAIRN_SWEEP_WORLD=N plays in one world alone. Without
+ * them it is some calls, others each time, and of the emulated worlds a third of one's sweeps, by the seed.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -421,8 +422,17 @@ static void sweep(world w, kind k, int code, bool for_good, bool cold, int strid
            for_good ? "for good" : "once", runs - 1, refused);
 }
 
-static void sweep_world(world w, const int strides[4]) {
+/* What is swept: the last four with a GPU. */
+static const struct { kind of; int codes[2] /* once, for good */; bool cold; int stride; } sweeps[] = {
+    {ALLOCATION, {0, 0}, false, 0}, {SYSTEM, {EIO, EIO}, false, 1},
+    {SYSTEM, {ENOSPC, ENOSPC}, true, 1}, {ALLOCATION, {0, 0}, true, 2},
+    {DRIVER, {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY}, false, 3},
+    {DRIVER, {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY}, true, 3}};
+
+/* few: a third of the sweeps, others each time. */
+static void sweep_world(world w, const int strides[4], bool few) {
     const bool gpu = !is_cpu_world(w);
+    const int turn = (int)(random_next(&seed) % 3);
     play p;
     int seen;
     empty_cache();
@@ -439,16 +449,11 @@ static void sweep_world(world w, const int strides[4]) {
                right[w].count[5] == PROMPT + MORE && right[w].count[6] == PROMPT / 2 + SAID,
                "the gated adapter's session, which says the same, the grammar's, a batch: %d, %d, %d and "
                "%d tokens", right[w].count[3], right[w].count[4], right[w].count[5], right[w].count[6]);
-    for (int good = 0; good < 2; good++) {
-        sweep(w, ALLOCATION, 0, good, false, strides[0]);
-        sweep(w, SYSTEM, EIO, good, false, strides[1]);
-        if (!gpu) continue;
-        sweep(w, SYSTEM, ENOSPC, good, true, strides[1]);
-        sweep(w, ALLOCATION, 0, good, true, strides[2]);
-        sweep(w, DRIVER, good ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE, good, false,
-              strides[3]);
-        sweep(w, DRIVER, CUDA_ERROR_OUT_OF_MEMORY, good, true, strides[3]);
-    }
+    for (int good = 0; good < 2; good++)
+        for (int i = 0; i < (gpu ? (int)BASE_COUNT(sweeps) : 2); i++)
+            if (!few || (turn + good + i) % 3 == 0)
+                sweep(w, sweeps[i].of, sweeps[i].codes[good], good, sweeps[i].cold,
+                      strides[sweeps[i].stride]);
 }
 
 static bool find_emulated(void) {
@@ -508,11 +513,14 @@ int main(void) {
     static const int few[WORLDS][4] = {{1, 1, 1, 1}, {23, 11, 59, 29}, {401, 211, 409, 293},
                                        {13, 7, 1, 1}, {11, 7, 1, 1}, {11, 7, 1, 1}, {11, 7, 1, 1},
                                        {401, 211, 409, 293}, {401, 211, 409, 293}, {401, 211, 409, 293}};
-    static const int all[4] = {1, 1, 1, 1};
+    static const world emulations[] = {EMULATED, WINDOWS_GPU, LANDMARKS_GPU, GATED_GPU};
     const char *want = getenv("CAIRN_SWEEP"), *only = getenv("CAIRN_SWEEP_WORLD");
+    const int each = !want ? 0 : atoi(want) > 0 ? atoi(want) : 1, asked[4] = {each, each, each, each};
     const bool emulated = find_emulated();
+    world turn;
     gguf_first_bytes = 4096; /* the weights of a small model, too, are read one by one */
     seed = random_seed();
+    turn = emulations[random_next(&seed) % BASE_COUNT(emulations)];
     os_mutex_init(&f.lock);
     fake_install(); /* keeps the system's calls */
     snprintf(path, sizeof path, "/tmp/cairn_sweep_%d.gguf", os_process_id());
@@ -521,10 +529,10 @@ int main(void) {
     snprintf(model_folder, sizeof model_folder, "/tmp/cairn_sweep_%d.folder", os_process_id());
     snprintf(low_path, sizeof low_path, "/tmp/cairn_sweep_%d.low", os_process_id());
     for (int w = CPU; w < WORLDS; w++) {
-        const bool every = want && !strcmp(want, "all"), written = write_for((world)w);
-        if (only ? atoi(only) != w : w >= WINDOWS_GPU && !every) continue;
-        if (is_emulated_world((world)w) && !emulated) tap_skip("the emulated GPU: tests/simt/emulate.sh has it");
-        else if (written) sweep_world((world)w, every ? all : few[w]);
+        const bool on_emulation = is_emulated_world((world)w), written = write_for((world)w);
+        if (only ? atoi(only) != w : on_emulation && !each && (world)w != turn) continue;
+        if (on_emulation && !emulated) tap_skip("the emulated GPU: tests/simt/emulate.sh has it");
+        else if (written) sweep_world((world)w, each ? asked : few[w], on_emulation && !each && !only);
         else tap_ok(false, "cannot write %s", path);
     }
     empty_cache();

@@ -11,7 +11,7 @@
 #include "family.h"
 
 enum {
-    MOST = 512, PAGES = MOST / PAGE, SHORT = 9, STEPS = 2, TABLES = SHORT + STEPS, LONGEST = 300,
+    MOST = 512, PAGES = MOST / PAGE, PROMPTS = 9, STEPS = 2, TABLES = PROMPTS + STEPS, LONGEST = 300,
     MOST_ROWS = 128, WIDE = 112
 };
 
@@ -142,8 +142,8 @@ static bool run_alone(rig *g, float *out, int last) {
     bool fine = true;
     memset(samples, 0, sizeof samples);
     for (int s = 0; s < TABLES && fine; s++) {
-        if (s >= g->most && s < SHORT) continue;
-        const int length = length_of(g, s), end = length + (s < SHORT ? 1 : steps[s - SHORT]);
+        if (s >= g->most && s < PROMPTS) continue;
+        const int length = length_of(g, s), end = length + (s < PROMPTS ? 1 : steps[s - PROMPTS]);
         for (int at = 0, rows; at < end && fine; at += rows) {
             lot l = {s, at, at < length ? length - at : end - at, FORWARD_PROMPT};
             if (at >= length) l.kind = FORWARD_STEP;
@@ -164,7 +164,7 @@ static bool run_alone(rig *g, float *out, int last) {
 static bool run_before(rig *g) {
     bool fine = true;
     memset(wants, 0, sizeof wants), memset(samples, 0, sizeof samples);
-    for (int s = SHORT; s < TABLES; s++)
+    for (int s = PROMPTS; s < TABLES; s++)
         for (int at = 0; at < length_of(g, s) && fine; at += g->limit) {
             lot l = {s, at, length_of(g, s) - at, FORWARD_PROMPT};
             if (l.rows > g->limit) l.rows = g->limit;
@@ -177,7 +177,7 @@ static bool run_before(rig *g) {
  * then a step after each. The first row that went otherwise, or -1; joined: forwards with several prompts
  * in one part, negative if any had them apart. */
 static int run_together(rig *g, int most, int *joined) {
-    int at[SHORT] = {0}, wrong = -1, left = most, forwards = 0;
+    int at[PROMPTS] = {0}, wrong = -1, left = most, forwards = 0;
     const forward_cuda_state *f = (const forward_cuda_state *)g->model->state;
     bool fine = run_before(g);
     *joined = 0;
@@ -187,12 +187,12 @@ static int run_together(rig *g, int most, int *joined) {
         const int begin = (int)(random_next(&state) % TABLES), often = random_next(&state) % 2 ? 1 : 8;
         for (int i = 0; i < TABLES; i++) {
             const int s = (begin + i) % TABLES, room = g->limit - rows;
-            lot l = {s, s < SHORT ? at[s] : length_of(g, s), 0, s < SHORT ? FORWARD_PROMPT : FORWARD_STEP};
-            l.rows = s < SHORT ? length_of(g, s) - at[s] : steps[s - SHORT];
-            if (s < SHORT && l.rows > 17 && random_next(&state) % 4 == 0) l.rows = 1 + (int)(random_next(&state) % (uint64_t)l.rows);
-            if (s < SHORT && l.rows > room) l.rows = room;
-            if (l.rows < 1 || l.rows > room || (s >= most && s < SHORT)) continue;
-            if (s < SHORT) at[s] += l.rows, left -= at[s] == length_of(g, s), prompts++;
+            lot l = {s, s < PROMPTS ? at[s] : length_of(g, s), 0, s < PROMPTS ? FORWARD_PROMPT : FORWARD_STEP};
+            l.rows = s < PROMPTS ? length_of(g, s) - at[s] : steps[s - PROMPTS];
+            if (s < PROMPTS && l.rows > 17 && random_next(&state) % 4 == 0) l.rows = 1 + (int)(random_next(&state) % (uint64_t)l.rows);
+            if (s < PROMPTS && l.rows > room) l.rows = room;
+            if (l.rows < 1 || l.rows > room || (s >= most && s < PROMPTS)) continue;
+            if (s < PROMPTS) at[s] += l.rows, left -= at[s] == length_of(g, s), prompts++;
             lots[count++] = l, rows += l.rows;
         }
         for (int r = 0; r < MOST_ROWS; r++) {
@@ -232,8 +232,8 @@ static void test_cpu(rig *g, const char *path, const char *name, int chunk, int 
     cpu.most = g->most;
     fine = fine && run_alone(&cpu, ends, true);
     for (int s = 0; s < TABLES && fine; s++) {
-        if (s >= g->most && s < SHORT) continue;
-        const int end = length_of(g, s) + (s < SHORT ? 0 : steps[s - SHORT] - 1);
+        if (s >= g->most && s < PROMPTS) continue;
+        const int end = length_of(g, s) + (s < PROMPTS ? 0 : steps[s - PROMPTS] - 1);
         far = fmax(far, distance(alone[s][end], ends + s * WIDE, vocab));
     }
     tap_ok(fine && far < 2e-2, "cuda, %s: alone they are what the CPU says: %.1e", name, far);
@@ -282,7 +282,7 @@ int main(void) {
     int file = mkstemp(path);
     state = random_seed();
     tap_ok(file >= 0 && write_model(path), "a small model is written");
-    test_model(path, "llama", 128, MOST, SHORT);
+    test_model(path, "llama", 128, MOST, PROMPTS);
     write_gemma(path);
     test_model(path, "gemma3", 64, 256, 6);
     remove(path);

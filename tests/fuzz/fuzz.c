@@ -13,6 +13,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         if (name && !strcmp(name, fuzz_targets[i].name)) chosen = &fuzz_targets[i];
     if (!chosen) fuzz_fail("CAIRN_FUZZ_TARGET", name ? name : "is not set");
     fuzz_start();
+    if (!strcmp(chosen->name, "ops")) fuzz_open_gpu();
     return 0;
 }
 

@@ -403,27 +403,27 @@ static uint64_t fuzz_number(uint64_t place) {
     return fuzz_bytes.data[at] | (uint64_t)fuzz_bytes.data[at + 1] << 8;
 }
 
+static cairn_runtime *fuzz_gpu; /* the emulated one, once it is wanted */
+
+static void fuzz_open_gpu(void) {
+    cairn_config c;
+    cairn_config_default(&c);
+    c.backend = CAIRN_BACKEND_CUDA, c.log = CAIRN_LOG_OFF;
+    if (getenv("CAIRN_SIMT_KERNELS")) fuzz_gpu = open_runtime_on(&c, "fuzz");
+}
+
 /* A call from the table: the op, then what is right of it and what is changed. On the emulated GPU,
- * where the fuzzer runs with one, it is compared with the CPU. */
+ * where it is open, it is compared with the CPU. */
 static void fuzz_ops(const uint8_t *data, size_t size) {
-    static cairn_runtime *cuda;
-    static bool asked;
+    cairn_runtime *const on = fuzz_gpu ? fuzz_gpu : fuzz_rt, *const beside = fuzz_gpu ? fuzz_rt : NULL;
     tally t = {0, 0, 0, false};
     const spec_op *op;
     if (size < 4) return;
-    if (!asked && getenv("CAIRN_SIMT_KERNELS")) {
-        cairn_config c;
-        cairn_config_default(&c);
-        c.backend = CAIRN_BACKEND_CUDA, c.log = CAIRN_LOG_OFF;
-        cuda = open_runtime_on(&c, "fuzz");
-    }
-    asked = true;
     op = &spec_ops[data[0] % SPEC_OP_COUNT];
     fuzz_bytes.data = data + 2, fuzz_bytes.size = size - 2;
     random_source = fuzz_number;
-    try_right(&t, op, cuda ? cuda : fuzz_rt, cuda ? fuzz_rt : NULL, 0);
-    if (!t.failed && data[1])
-        try_wrong(&t, op, cuda ? cuda : fuzz_rt, cuda ? fuzz_rt : NULL, 0, data[1]);
+    try_right(&t, op, on, beside, 0);
+    if (!t.failed && data[1]) try_wrong(&t, op, on, beside, 0, data[1]);
     random_source = NULL;
     if (t.failed) fuzz_fail(op->name, "see above");
 }

@@ -238,6 +238,15 @@ test("a graph replays what was captured, or the CPU says that it has none", func
   end
 end)
 
+test("kernel templates are at hand, and a program has so many constants", function()
+  local templates = cairn.templates()
+  check.ok(templates["dense/norm.cu"]:find "CAIRN_KERNEL" and templates["device/common.cuh"])
+  local many = {}
+  for i = 1, 129 do many["CAIRN_" .. i] = i end
+  check.error(function() cairn.compile({}, 90, { source = "dense/norm.cu", constants = many }) end,
+    "at most 128 constants")
+end)
+
 test("a compiled program is found again where the config keeps programs", function()
   if cairn.libraries().nvrtc_error then skip "no NVRTC" end
   local folder = os.tmpname()

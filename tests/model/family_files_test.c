@@ -177,6 +177,10 @@ typedef struct hostile {
 } hostile;
 
 static const hostile hostiles[] = {
+    {"lfm2", KEY, "shortconv.l_cache", 4, 9, NULL, CAIRN_UNSUPPORTED, "convolutions of 9 taps"},
+    {"lfm2", WITHOUT_KEY, "shortconv.l_cache", 0, 0, NULL, CAIRN_BAD_FILE, "shortconv.l_cache"},
+    {"lfm2", KEY, "block_count", 4, 4, NULL, CAIRN_BAD_FILE, "has 3 numbers for 4 layers"},
+    {"llama3", KEY, "block_count", 4, 513, NULL, CAIRN_UNSUPPORTED, "513 layers; up to 512"},
     {"llama3", WIDTH, "rope_freqs.weight", 0, -1, NULL, CAIRN_BAD_FILE, "[1, 31]"},
     {"llama3", WIDTH, "rope_freqs.weight", 0, 1, NULL, CAIRN_BAD_FILE, "[1, 33]"},
     {"llama3", VALUE, "rope_freqs.weight", 0, 0, NULL, CAIRN_BAD_FILE, "has 0 at 0"},

@@ -535,6 +535,31 @@ static const hostile hostiles[] = {
      "\"hidden_act\"", CAIRN_BAD_FILE, "'long_factor': a list"},
     {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}, "
      "\"hidden_act\"", CAIRN_BAD_FILE, "'rope_scaling': factor, low_freq_factor"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"mscale\": 1}, "
+     "\"hidden_act\"", CAIRN_UNSUPPORTED, "yarn without mscale"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, "
+     "\"original_max_position_embeddings\": \"x\"}, \"hidden_act\"", CAIRN_BAD_FILE,
+     "'original_max_position_embeddings': a whole number"},
+    {"config.json", "qwen2", "mistral\", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, "
+     "\"attention_factor\": 1.1}, \"sliding_window\": \"x\", \"y\": \"", CAIRN_BAD_FILE,
+     "'sliding_window': a whole number"},
+    {"config.json", "\"num_key_value_heads\": ", "\"num_key_value_heads\": \"x\", \"y\": ", CAIRN_BAD_FILE,
+     "'num_key_value_heads': a whole number"},
+    {"config.json", "qwen2", "smollm3\", \"no_rope_layers\": [0, 0], \"y\": \"", CAIRN_UNSUPPORTED,
+     "'no_rope_layers'"},
+    {"config.json", "qwen2", "gemma3_text\", \"sliding_window_pattern\": 0, \"y\": \"", CAIRN_BAD_FILE,
+     "'sliding_window_pattern': a whole number"},
+    {"config.json", "qwen2", "gemma3_text\", \"rope_parameters\": {\"full_attention\": {}, "
+     "\"sliding_attention\": {\"rope_type\": \"linear\"}}, \"y\": \"", CAIRN_UNSUPPORTED,
+     "'sliding_attention'"},
+    {"config.json", "qwen2", "lfm2\", \"y\": \"", CAIRN_BAD_FILE, "'layer_types': a list"},
+    {"config.json", "qwen2", "lfm2\", \"layer_types\": 3, \"y\": \"", CAIRN_BAD_FILE, "'layer_types': a list"},
+    {"config.json", "qwen2", "lfm2\", \"layer_types\": [\"mamba\"], \"y\": \"", CAIRN_UNSUPPORTED,
+     "'conv' or 'full_attention'"},
+    {"config.json", NULL, "{\"a\": \"\\u12g4\"}", CAIRN_BAD_FILE, "an escape that is no character"},
+    {"tokenizer.json", "\"vocab\": {", "\"vocab\": 5, \"y\": {", CAIRN_BAD_FILE, "'vocab': an object"},
+    {"tokenizer.json", "\"added_tokens\": [", "\"added_tokens\": 5, \"y\": [", CAIRN_BAD_FILE,
+     "'added_tokens': a list"},
     {"tokenizer.json", NULL, NULL, CAIRN_FILE_NOT_FOUND, "tokenizer.json"},
     {"tokenizer.json", NULL, "{}", CAIRN_BAD_FILE, "'model': an object is expected"},
     {"tokenizer.json", "\"BPE\"", "\"WordPiece\"", CAIRN_UNSUPPORTED, "type 'WordPiece'"},

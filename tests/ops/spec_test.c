@@ -1110,6 +1110,8 @@ static void named_cases(cairn_runtime *rt, cairn_runtime *other, const char *whe
     other_owners(rt, other, where);
     hostile_copies(rt, where);
     hostile_locks(rt, where);
+    tap_ok(!strcmp(cairn_topk_route(rt, 4, 1000, 8), "cpu") == !rt->device.cuda, "%s: top-k's route: %s", where,
+           cairn_topk_route(rt, 4, 1000, 8));
 }
 
 int main(void) {

@@ -343,6 +343,13 @@ static void test_groups(void) {
     tap_ok(os_posix_groups_bytes("", mount) == INT64_MAX &&
            os_posix_groups_bytes("bad\n:\n::\n", "/none") == INT64_MAX, "no groups, no limit");
     tap_ok(os_memory_bytes() > 0, "%lld bytes can be had", (long long)os_memory_bytes());
+    struct rlimit kept, low;
+    getrlimit(RLIMIT_AS, &kept);
+    low = kept, low.rlim_cur = 1 << 20; /* less than there is */
+    setrlimit(RLIMIT_AS, &low);
+    const int64_t left = os_memory_bytes();
+    setrlimit(RLIMIT_AS, &kept);
+    tap_ok(left <= 0, "beyond the limit of addresses none");
     for (size_t i = 0; i < BASE_COUNT(made); i++) os_calls.remove(in_folder(made[i]));
     rmdir(in_folder("g/a/b")), rmdir(in_folder("g/a")), rmdir(in_folder("g/memory"));
     rmdir(in_folder("g"));

@@ -29,7 +29,7 @@ static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t 
     if (status) return status;
     p->arrived = (uint32_t *)flags;
     p->partial = (float *)memory;
-    p->sums = (float *)(void *)((char *)memory + parts);
+    p->sums = memory ? p->partial + parts / 4 : NULL;
     return CAIRN_OK;
 }
 

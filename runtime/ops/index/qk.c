@@ -118,7 +118,7 @@ static cairn_status index_qk_scratch(cairn_runtime *rt, const spec_call *s, int6
     if (!rt->device.cuda)
         before = linear_panel_floats((int)in) * (size_t)pool_threads(rt->pool);
     status = device_scratch(&rt->device, (before + floats) * sizeof(float), "index_qk", &memory);
-    if (!status) *room = (float *)memory + before;
+    if (!status) *room = memory ? (float *)memory + before : NULL;
     return handles_leave(rt, status);
 }
 

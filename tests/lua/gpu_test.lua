@@ -1,0 +1,47 @@
+-- What Lua does with a GPU: streams, events, graphs, devices. `sh tests/simt/emulate.sh build/cairn test
+-- tests/lua/gpu_test.lua` runs it on the emulated one, as the suite does where there is none.
+local cairn = require "cairn"
+
+local function open()
+  local done, rt = pcall(cairn.open, { backend = "cuda", log = "info" }, { log = "apart", progress = true })
+  if not done then skip(rt) end
+  return rt
+end
+
+test("events tell time on a stream of one's own, and a graph repeats what it holds", function()
+  local rt <close> = open()
+  local gate, up, out = rt:tensor { { 1, -2 } }, rt:tensor { { 4, 5 } }, rt:zeros { 1, 2 }
+  local function wanted(a, b) return a / (1 + math.exp(-a)) * b end
+  local function holds(a, b)
+    local got = out:totable()[1]
+    check.ok(math.abs(got[1] - wanted(a, 4)) < 1e-5 and math.abs(got[2] - wanted(b, 5)) < 1e-5)
+  end
+  local stream, from, to = rt:stream(), rt:event(), rt:event()
+  rt:use(stream)
+  from:record()
+  rt:swiglu(gate, up, { out = out })
+  to:record()
+  to:wait()
+  stream:sync()
+  check.ok(from:elapsed(to) >= 0)
+  holds(1, -2)
+  local graph = rt:capture(function() rt:swiglu(gate, up, { out = out }) end)
+  gate:write { { 3, 0.5 } }
+  holds(1, -2)
+  graph:launch()
+  stream:sync()
+  holds(3, 0.5)
+  check.error(function() rt:capture(function() error "mine" end) end, "mine")
+  check.error(function() rt:capture(function() rt:capture(print) end) end, "captured already")
+  check.error(function() rt:capture(function() rt:use(stream) end) end, "is being captured")
+  rt:use(nil)
+  graph:free()
+  check.error(function() graph:launch() end, "closed")
+end)
+
+test("the devices that there are have names", function()
+  open():close()
+  local found = cairn.libraries()
+  check.equal(found.driver_error, nil)
+  check.ok(#found.devices[1].name > 0 and found.devices[1].arch >= 80 and found.devices[1].total_bytes > 0)
+end)
