@@ -100,7 +100,7 @@ static std::string own_path() {
 }
 
 static std::string command(const std::string &folder, const std::string &arch) {
-    std::string flags = SIMT_CXX " -std=c++17 -O1 -g1 -w -shared -fPIC -fno-strict-aliasing"
+    std::string flags = SIMT_CXX " -std=c++17 -Og -g1 -w -shared -fPIC -fno-strict-aliasing"
                         " -ffp-contract=off -fno-tree-sra" /* gcc 12 */
                         " -DCAIRN_SIMT=1 -DSIMT_KERNEL";
 #ifdef SIMT_RACE

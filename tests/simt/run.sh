@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/simt
 cxx=${CXX:-g++}
-flags="-std=c++17 -O1 -g1 -fno-omit-frame-pointer -fno-strict-aliasing -ffp-contract=off
+flags="-std=c++17 -Og -g1 -fno-omit-frame-pointer -fno-strict-aliasing -ffp-contract=off
  -Wall -Wextra -Wno-unknown-pragmas
  -Itests/simt -Ikernels_src -DCAIRN_SIMT=1"
 parts="fibre simt simt_operations"
