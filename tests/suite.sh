@@ -26,7 +26,8 @@ sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 # The slowest first, so that no core waits for one at the end; the others as they stand.
 job_names() {
     {
-        printf '%s\n' emulated nvrtc ops model_golden simt simt_race speak forward_cuda conv
+        printf '%s\n' emulated nvrtc simt simt_race readme families forward_cuda sliding landmark \
+            portable family_files windows sweep attention exact ops estimate forward_cpu
         for path in tests/*/run.sh; do [ ! -f "$path" ] || basename "$(dirname "$path")"; done
         echo lua
         for path in tests/*_test.c tests/*/*_test.c tests/*_test.sh tests/*/*_test.sh; do

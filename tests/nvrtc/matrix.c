@@ -9,6 +9,9 @@
  *     matrix: PAGE_SIZE=64 HEAD_DIM=128 | PAGE_SIZE=16 HEAD_DIM=64 | arch>=90 STAGES=4
  * More such lines go on; one that begins with + adds to the instance before.
  *
+ * A program that passed is not compiled again while its text, the headers that it includes, options
+ * and the library stay: its line is kept in the folder CAIRN_MATRIX_KEPT, by a digest of all these.
+ *
  * usage: matrix [PART/PARTS] [NAME...]   TAP on standard output; run.sh adds up the parts. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -17,6 +20,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "../tap.h"
@@ -35,6 +39,8 @@ static int (*compile_program)(void *, int, const char **), (*destroy_program)(vo
 static int (*log_size)(void *, size_t *), (*get_log)(void *, char *);
 static int (*ptx_size)(void *, size_t *), (*get_ptx)(void *, char *);
 static int (*arch_count)(int *), (*get_archs)(int *);
+
+static char library_path[1024];
 
 static void *open_first(const char *pattern) {
     glob_t found;
@@ -88,6 +94,9 @@ static bool load_nvrtc(void) {
     SYMBOL(arch_count, "nvrtcGetNumSupportedArchs");
     SYMBOL(get_archs, "nvrtcGetSupportedArchs");
 #undef SYMBOL
+    Dl_info info;
+    if (all && dladdr(dlsym(library, "nvrtcCompileProgram"), &info))
+        snprintf(library_path, sizeof library_path, "%s", info.dli_fname);
     return all;
 }
 
@@ -285,27 +294,91 @@ static void note_lines(char *log) {
         tap_note("%s", line);
 }
 
-static void check(const source *kernel, const instance *it, const char *arch) {
+/* ---- what passed before ---- */
+
+static uint64_t mix(uint64_t h, const char *text) { /* FNV-1a */
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211u;
+    return (h ^ 0xff) * 1099511628211u;
+}
+
+/* With the headers that the text includes, and those that they do; each once. */
+static uint64_t mix_included(uint64_t h, const char *text, bool *seen) {
+    for (const char *at = text; (at = strstr(at, "#include \""));) {
+        at += strlen("#include \"");
+        size_t n = strcspn(at, "\"\n");
+        for (int i = 0; i < header_count; i++) {
+            if (seen[i] || strlen(headers[i].name) != n || strncmp(headers[i].name, at, n)) continue;
+            seen[i] = true;
+            h = mix_included(mix(mix(h, headers[i].name), headers[i].text), headers[i].text, seen);
+        }
+    }
+    return h;
+}
+
+/* The file of a program's line; empty where none are kept. The library is known by its path, size
+ * and time, as its version is not all that can change. */
+static void kept_path(char *path, size_t size, const char *text, const char *const *options, int n) {
+    const char *folder = getenv("CAIRN_MATRIX_KEPT");
+    bool seen[max_headers] = {false};
+    struct stat about = {0};
+    char library[1200];
+    stat(library_path, &about);
+    snprintf(library, sizeof library, "%s %lld %lld", library_path, (long long)about.st_size,
+             (long long)about.st_mtime);
+    uint64_t h = mix_included(mix(mix(14695981039346656037u, library), text), text, seen);
+    for (int i = 0; i < n; i++) h = mix(h, options[i]);
+    if (folder) snprintf(path, size, "%s/%016llx", folder, (unsigned long long)h);
+    else *path = 0;
+}
+
+/* The number of entries of a program that passed before; else 0. */
+static int kept_entries(const char *path) {
+    FILE *file = *path ? fopen(path, "r") : NULL;
+    int entries = 0;
+    if (file && fscanf(file, "%d", &entries) != 1) entries = 0;
+    if (file) fclose(file);
+    return entries;
+}
+
+static void keep(const char *path, int entries) {
+    FILE *file = *path ? fopen(path, "w") : NULL;
+    if (file) fprintf(file, "%d\n", entries), fclose(file);
+}
+
+/* ---- one program ---- */
+
+static bool compile_and_judge(const source *kernel, const char *text, const char *const *options,
+                              int count, const char *arch, int *entries) {
     const char *names[max_headers], *texts[max_headers];
     for (int i = 0; i < header_count; i++) names[i] = headers[i].name, texts[i] = headers[i].text;
-    char target[64];
+    void *program;
+    create_program(&program, text, kernel->name, header_count, texts, names);
+    int status = compile_program(program, count, (const char **)(uintptr_t)options);
+    char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
+    bool good = !status && judge(log, ptx, arch, entries);
+    if (status) note_lines(log);
+    destroy_program(&program);
+    free(log);
+    free(ptx);
+    return good;
+}
+
+static void check(const source *kernel, const instance *it, const char *arch) {
+    char target[64], kept[1200];
     snprintf(target, sizeof target, "--gpu-architecture=sm_%s", arch);
     const char *options[] = {target, "--std=c++17", "--device-as-default-execution-space",
                              "--restrict", "--fmad=true", "--ptxas-options=-v"};
     char *text = expand(kernel, it->constants);
-    void *program;
-    create_program(&program, text, kernel->name, header_count, texts, names);
+    kept_path(kept, sizeof kept, text, options, 6);
     clock_t before = clock(); /* of this process: one core, whatever else runs */
-    int status = compile_program(program, 6, options), entries = 0;
+    int entries = kept_entries(kept);
+    const bool old = entries > 0, good = old || compile_and_judge(kernel, text, options, 6, arch, &entries);
     int ms = (int)((double)(clock() - before) * 1000.0 / CLOCKS_PER_SEC);
-    char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
-    bool good = !status && judge(log, ptx, arch, &entries);
-    if (status) note_lines(log);
-    tap_ok(good, "%s sm_%s %s%sentries: %d, %d ms", kernel->name, arch, it->constants,
-           *it->constants ? ", " : "", entries, ms);
-    destroy_program(&program);
-    free(log);
-    free(ptx);
+    if (good && !old) keep(kept, entries);
+    char took[32];
+    snprintf(took, sizeof took, "%d ms", ms);
+    tap_ok(good, "%s sm_%s %s%sentries: %d, %s", kernel->name, arch, it->constants,
+           *it->constants ? ", " : "", entries, old ? "as before" : took);
     free(text);
 }
 

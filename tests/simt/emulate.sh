@@ -4,7 +4,8 @@
 #   tests/simt/emulate.sh [--race] build/cairn run script.lua
 #
 # The command sees one GPU of compute capability CAIRN_SIMT_ARCH (90). With --race kernels run under
-# the race detector. Kernels once compiled are kept under build/simt.
+# the race detector. Kernels once compiled are kept under build/simt, by a digest of all that they are
+# made of; what is older than a month goes when the library is made anew.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${CAIRN_BUILD:-$root/build}/simt extra= parts="fibre simt simt_operations"
@@ -16,7 +17,7 @@ fi
 library=$out/libcairn_emulated_cuda.so
 mkdir -p "$out/kernels"
 if [ -z "$(find "$library" -newer "$root/runtime/generated/driver.h" 2>/dev/null)" ] ||
-    [ -n "$(find "$root/tests/simt" -type f -newer "$library")" ]; then
+    [ -n "$(find "$root/tests/simt" -type f ! -name '*_simt.cpp' -newer "$library")" ]; then
     sources=
     for part in $parts emulated_cuda emulated_nvrtc; do
         sources="$sources $root/tests/simt/$part.cpp"
@@ -28,7 +29,7 @@ if [ -z "$(find "$library" -newer "$root/runtime/generated/driver.h" 2>/dev/null
         "-DSIMT_CXX=\"${CXX:-g++}\"" "-DSIMT_FOLDER=\"$root/tests/simt\"" \
         $sources -ldl -lpthread -o "$library.$$"
     mv "$library.$$" "$library"
-    rm -f "$out"/kernels/*
+    find "$out/kernels" -type f -mtime +30 -delete
 fi
 CAIRN_CUDA_PATH=$library CAIRN_NVRTC_PATH=$library CAIRN_SIMT_KERNELS=$out/kernels
 export CAIRN_CUDA_PATH CAIRN_NVRTC_PATH CAIRN_SIMT_KERNELS

@@ -100,7 +100,7 @@ static std::string own_path() {
 }
 
 static std::string command(const std::string &folder, const std::string &arch) {
-    std::string flags = SIMT_CXX " -std=c++17 -O1 -g1 -w -shared -fPIC -fno-strict-aliasing"
+    std::string flags = SIMT_CXX " -std=c++17 -Og -g1 -w -shared -fPIC -fno-strict-aliasing"
                         " -ffp-contract=off -fno-tree-sra" /* gcc 12 */
                         " -DCAIRN_SIMT=1 -DSIMT_KERNEL";
 #ifdef SIMT_RACE
@@ -118,10 +118,16 @@ static std::string command(const std::string &folder, const std::string &arch) {
            "/kernel.so 2>>" + folder + "/log";
 }
 
-/* FNV-1a, of all that the library depends on but the emulation itself. */
+/* The emulation's half of what a kernel is made of. */
+static std::string emulation() {
+    return read_file(SIMT_FOLDER "/simt_core.h") + read_file(SIMT_FOLDER "/simt_device.h") +
+           read_file(SIMT_FOLDER "/simt_race.h");
+}
+
+/* FNV-1a, of all that the library depends on. */
 static std::string digest(const Program p, const std::string &command_line) {
     uint64_t h = 14695981039346656037u;
-    std::string all = command_line + p->source;
+    std::string all = command_line + emulation() + p->source;
     for (const auto &header : p->headers) all += header.first + header.second;
     for (unsigned char c : all) h = (h ^ c) * 1099511628211u;
     char text[32];

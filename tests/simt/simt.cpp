@@ -104,6 +104,10 @@ struct Launch {
     uint64_t idle_polls;
 };
 
+/* What lies in large frames stays out of those that every step of a thread goes through: under
+ * AddressSanitizer each frame is marked, and unmarked again. */
+#define APART __attribute__((noinline))
+
 const Identity *self;
 static Thread *current;
 static Launch *running;
@@ -249,6 +253,15 @@ static Thread *lane_thread(int lane) {
 
 static Warp &own_warp() { return current->block->warps[(size_t)current->id.thread / 32]; }
 
+static APART size_t new_gathering(Warp &w, const WarpOperation &op, uint32_t mask, Site site) {
+    uint32_t missing = mask & ~(w.lanes & ~w.ended);
+    if (missing)
+        fail(site, "%s: lane %d of the mask has ended or does not exist", op.name,
+             __builtin_ctz(missing));
+    w.gatherings.push_back({&op, mask, 0, site});
+    return w.gatherings.size() - 1;
+}
+
 /* The gathering to join, or a new one. */
 static size_t find_gathering(Warp &w, const WarpOperation &op, uint32_t mask, uint32_t me,
                              Site site) {
@@ -261,12 +274,7 @@ static size_t find_gathering(Warp &w, const WarpOperation &op, uint32_t mask, ui
                  "%08x at %s", op.name, mask, __builtin_ctz(g.here & mask), g.operation->name,
                  g.mask, place(g.site));
     }
-    uint32_t missing = mask & ~(w.lanes & ~w.ended);
-    if (missing)
-        fail(site, "%s: lane %d of the mask has ended or does not exist", op.name,
-             __builtin_ctz(missing));
-    w.gatherings.push_back({&op, mask, 0, site});
-    return w.gatherings.size() - 1;
+    return new_gathering(w, op, mask, site);
 }
 
 /* A lane ends: no one may wait for it. */
@@ -311,7 +319,7 @@ static void note_load_matrix(const Lane *lanes, bool transposed, Site site) {
     use(current);
 }
 
-static void finish_warp(const WarpOperation &op, uint32_t mask, Site site) {
+static APART void finish_warp(const WarpOperation &op, uint32_t mask, Site site) {
     Lane lanes[32] = {};
     for (int i = 0; i < 32; i++)
         if (mask >> i & 1) lanes[i] = lane_thread(i)->lane;
@@ -596,7 +604,7 @@ void store_async(uint32_t to, const void *value, uint32_t bytes, uint32_t barrie
 }
 
 /* Lands one transfer, any: they are not ordered. Runs in the scheduler, for the issuing thread. */
-static void land_one() {
+static APART void land_one() {
     std::vector<Transfer> &all = running->transfers;
     size_t i = below(all.size());
     Transfer t = all[i];
