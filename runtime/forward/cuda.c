@@ -30,7 +30,7 @@ enum {
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
-    STEP_CONSTANTS = 37,
+    STEP_CONSTANTS = 38,
     STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
@@ -95,7 +95,7 @@ typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILE
 /* A block of a prompt's products (kernels_src/step/prompt.cuh): its warps, the tiles of 16 outputs
  * that each has, its tokens. */
 typedef struct step_block {
-    int warps, each, tokens;
+    int warps, each, tokens, carriers;
 } step_block;
 
 typedef enum step_wide {

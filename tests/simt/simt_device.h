@@ -564,10 +564,11 @@ static inline void multiply_group(const WarpOperation &operation, float *d, cons
                                                      bool adds, SIMT_SITE) {                       \
         simt::multiply_group(simt::operation_wgmma_##type, d, a, 0, b, turned, columns, adds, site); \
     }
-#define SIMT_WGMMA_SHARED(type)                                                                    \
-    CAIRN_INLINE void wgmma_##type##_128_shared(float *d, uint64_t a, uint64_t b, bool adds,       \
-                                                SIMT_SITE) {                                       \
-        simt::multiply_group(simt::operation_wgmma_##type, d, nullptr, a, b, false, 128, adds, site); \
+#define SIMT_WGMMA_SHARED(type, columns)                                                           \
+    CAIRN_INLINE void wgmma_##type##_##columns##_shared(float *d, uint64_t a, uint64_t b, bool adds, \
+                                                        SIMT_SITE) {                               \
+        simt::multiply_group(simt::operation_wgmma_##type, d, nullptr, a, b, false, columns, adds, \
+                             site);                                                                \
     }
 SIMT_WGMMA(f16, 32, , false)
 SIMT_WGMMA(f16, 64, , false)
@@ -578,8 +579,9 @@ SIMT_WGMMA(f16, 64, _turned, true)
 SIMT_WGMMA(f16, 128, _turned, true)
 SIMT_WGMMA(bf16, 64, _turned, true)
 SIMT_WGMMA(bf16, 128, _turned, true)
-SIMT_WGMMA_SHARED(f16)
-SIMT_WGMMA_SHARED(bf16)
+SIMT_WGMMA_SHARED(f16, 128)
+SIMT_WGMMA_SHARED(f16, 256)
+SIMT_WGMMA_SHARED(bf16, 128)
 #undef SIMT_WGMMA_SHARED
 #undef SIMT_WGMMA
 #else
