@@ -71,6 +71,10 @@ typedef struct step_pair {
 
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
+/* Tiles of gate_up a block: two where a warp keeps its inputs. */
+#define STEP_WIDE_TILES(hidden, warps) ((hidden) <= 64 * (warps) ? 2 : 1)
+#define STEP_WIDE_BYTES(warps) \
+    (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
 /* Of a block of a prompt's product that has warps of their own for operands (step/prompt_apart.cuh): places
  * for 64 inputs of its 128 outputs and its tokens; shared memory. */
@@ -78,10 +82,6 @@ ABI_FUNCTION int step_apart_places(int tokens) { return tokens == 256 ? 4 : 6; }
 ABI_FUNCTION int step_apart_bytes(int tokens) {
     return 1024 + 128 + step_apart_places(tokens) * (128 + tokens) * 128;
 }
-/* Tiles of gate_up a block: two where a warp keeps its inputs. */
-#define STEP_WIDE_TILES(hidden, warps) ((hidden) <= 64 * (warps) ? 2 : 1)
-#define STEP_WIDE_BYTES(warps) \
-    (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,

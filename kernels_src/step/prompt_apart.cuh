@@ -9,15 +9,19 @@
 
 #if CAIRN_WGMMA && CAIRN_PROMPT_CARRIERS
 constexpr int APART_INPUTS = 64, APART_ROW = APART_INPUTS * 2;
-constexpr int APART_WEIGHTS = 128 * APART_ROW, APART_TOKENS = TOKENS * APART_ROW;
-constexpr int APART_STAGE = APART_WEIGHTS + APART_TOKENS, PLACES = step_apart_places(TOKENS);
+#ifndef CAIRN_PROMPT_USERS_EXPAND
+#define CAIRN_PROMPT_USERS_EXPAND 0
+#endif
+constexpr bool USERS_EXPAND = CAIRN_PROMPT_USERS_EXPAND != 0;
+constexpr int APART_WEIGHTS = USERS_EXPAND ? 0 : 128 * APART_ROW, APART_TOKENS = TOKENS * APART_ROW;
+constexpr int APART_STAGE = APART_WEIGHTS + APART_TOKENS, PLACES = step_apart_places(TOKENS) + (USERS_EXPAND && TOKENS == 256 ? 2 : 0);
 constexpr int APART_HEADER = 128;
 #ifndef CAIRN_PROMPT_CREW
 #define CAIRN_PROMPT_CREW 2
 #endif
 constexpr int CREW = CAIRN_PROMPT_CREW; /* carriers that have a step together; groups take turns */
 static_assert(PROMPT_WARPS == 8 && EACH == 1, "apart: two groups of four warps");
-static_assert(step_apart_bytes(TOKENS) == 1024 + APART_HEADER + PLACES * APART_STAGE, "apart: its shared memory");
+static_assert(step_apart_bytes(TOKENS) >= 1024 + APART_HEADER + PLACES * APART_STAGE, "apart: its shared memory");
 
 /* A place and how often it came round; its barriers: ended when it is there, when it is free. */
 struct apart_turn {
@@ -68,7 +72,7 @@ template <int FORMAT, int INPUTS> struct apart_carrier {
         brings = (uint32_t)(APART_WEIGHTS + row * APART_ROW + (piece ^ row % 8) * 16);
         expands = (uint32_t)((warp() * 16 + g) * APART_ROW + g * 16 + lane % 4 * 4);
 #pragma unroll
-        for (int e = 0; e < TILES; e++) {
+        for (int e = 0; e < TILES && !USERS_EXPAND; e++) {
             const int n = block_id_y() * BLOCK_TILES + warp() + e * CREW;
             tile[e] = weights + (int64_t)min_of(n, tiles - 1) * tile_bytes<FORMAT, INPUTS>();
 #pragma unroll
@@ -84,7 +88,8 @@ template <int FORMAT, int INPUTS> struct apart_carrier {
         const uint8_t *from = source + step * APART_ROW;
 #pragma unroll
         for (int n = 0; n < TOKENS; n += AT_ONCE)
-            copy_async16(to + (uint32_t)(n * APART_ROW), from + n * INPUTS * 2, there && n < tokens);
+            copy_async16((to ^ (uint32_t)(n % 8 * 16)) + (uint32_t)(n * APART_ROW),
+                         from + n * INPUTS * 2, there && n < tokens);
         copy_async_commit();
     }
     /* A step's units, in whose places those of the group's next are asked for. */
@@ -109,7 +114,7 @@ template <int FORMAT, int INPUTS> struct apart_carrier {
         for (int step = group(); step < STEPS; step += CARRIERS / CREW) {
             mbarrier_wait(turn.free(), turn.round ^ 1);
             bring(turn, step);
-            expand(turn, step);
+            if (!USERS_EXPAND) expand(turn, step);
             copy_async_wait<0>();
             fence_async();
             warp_sync();
@@ -162,21 +167,77 @@ template <int INPUTS> CAIRN_INLINE void apart_use(tile_sums &sum) {
     wgmma_hold<TOKENS / 2>(sum.at[0][0]);
 }
 
+/* The same by users that expand their tile's weights in registers. */
+template <int FORMAT, int INPUTS> struct apart_expander {
+    static constexpr int UNITS = INPUTS / 32, STEPS = ceil_div(UNITS, 2);
+    packed<FORMAT> raw[4];
+    const uint8_t *tile;
+
+    CAIRN_MEMBER void load(int u, int unit) {
+        raw[u].template load<packed_group<FORMAT, INPUTS>()>(tile, min_of(unit, UNITS - 1));
+    }
+    CAIRN_MEMBER void begin(const uint8_t *weights, int tiles) {
+        tile = weights + (int64_t)min_of(tile_of(0), tiles - 1) * tile_bytes<FORMAT, INPUTS>();
+#pragma unroll
+        for (int u = 0; u < 4; u++) load(u, u);
+    }
+    template <int half, int COUNT> CAIRN_MEMBER void step(apart_turn &turn, apart_turn &last, int n, tile_sums &sum) {
+        uint32_t a[2][8];
+        const uint64_t b = wgmma_swizzled(shared_addr(turn.memory()), 16);
+        mbarrier_wait(turn.full(), turn.round);
+#pragma unroll
+        for (int u = 0; u < COUNT; u++) {
+            wgmma_wait<1>();
+            if (u == COUNT - 1 && n > 0) {
+                if (COUNT == 1) wgmma_wait<0>();
+                apart_free(last);
+                last.next();
+            }
+            raw[half * 2 + u].expand(a[u]);
+            load(half * 2 + u, n * 2 + u + 4);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if constexpr (TOKENS == 256) wgmma_f16_256(sum.at[0][0], a[u] + 4 * i, b + (uint64_t)(u * 4 + i * 2), true);
+                else wgmma_f16_128(sum.at[0][0], a[u] + 4 * i, b + (uint64_t)(u * 4 + i * 2), true);
+            }
+            wgmma_commit();
+        }
+        turn.next();
+    }
+    CAIRN_MEMBER void run(tile_sums &sum) {
+        apart_turn turn = {0, 0}, last = {0, 0};
+#pragma unroll 1
+        for (int n = 0; n < UNITS / 2 / 2 * 2; n += 2) step<0, 2>(turn, last, n, sum), step<1, 2>(turn, last, n + 1, sum);
+        if constexpr (UNITS / 2 % 2) step<0, 2>(turn, last, UNITS / 2 - 1, sum);
+        if constexpr (UNITS % 2) step<UNITS / 2 % 2, 1>(turn, last, UNITS / 2, sum);
+        wgmma_wait<0>();
+        wgmma_hold<TOKENS / 2>(sum.at[0][0]);
+    }
+};
+
 template <int FORMAT, int INPUTS, class Use>
 CAIRN_INLINE void product_apart(const uint8_t *weights, int tiles, const uint8_t *inputs, int first,
                                 int rows, Use use) {
     apart_barriers();
     if (warp_id() >= PROMPT_WARPS) {
-        if constexpr (CARRIERS == 4) registers_give<120>();
+        if constexpr (CARRIERS == 4) registers_give<USERS_EXPAND ? 56 : 120>();
         apart_carrier<FORMAT, INPUTS> carrier;
         carrier.begin(weights, tiles, inputs, first, rows);
         start_input();
         carrier.run();
     } else {
-        if constexpr (CARRIERS == 4) registers_take<192>();
+        if constexpr (CARRIERS == 4) registers_take<USERS_EXPAND ? 224 : 192>();
         tile_sums sum = {};
-        start_input();
-        apart_use<INPUTS>(sum);
+        if constexpr (USERS_EXPAND) {
+            apart_expander<FORMAT, INPUTS> expander;
+            expander.begin(weights, tiles);
+            start_input();
+            expander.run(sum);
+        } else {
+            start_input();
+            apart_use<INPUTS>(sum);
+        }
         use(sum);
     }
 }
