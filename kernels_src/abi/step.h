@@ -82,6 +82,13 @@ enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 #define STEP_WIDE_BYTES(warps) \
     (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
+/* Of a block of a prompt's product that has warps of their own for operands (step/prompt_apart.cuh): places
+ * for 64 inputs of its 128 outputs and its tokens; shared memory. */
+ABI_FUNCTION int step_apart_places(int tokens) { return tokens == 256 ? 4 : 6; }
+ABI_FUNCTION int step_apart_bytes(int tokens) {
+    return 1024 + 128 + step_apart_places(tokens) * (128 + tokens) * 128;
+}
+
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
      * those of experts, one behind the other, in place of gate_up and down */

@@ -88,14 +88,6 @@ CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32
     }
 }
 
-/* Of the part of q, k and v that tiles [from, end) are, whose format is FORMAT. */
-template <int FORMAT>
-CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t at, int first,
-                              int rows, tile_sums &sum) {
-    product<FORMAT, HIDDEN>(p.qkv + at - from * tile_bytes<FORMAT, HIDDEN>(), end,
-                            buffer(p, NORMED_AT), first, rows, shared_base(), sum);
-}
-
 #if CAIRN_PRODUCTS & 1
 /* A tile's outputs by the block's tokens, through the warp's part of shared memory. */
 CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[4], int first,
@@ -119,20 +111,27 @@ CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[
     warp_sync();
 }
 
+/* Of the part of q, k and v that tiles [from, end) are, whose format is FORMAT. */
+template <int FORMAT>
+CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t at) {
+    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
+    product<FORMAT, HIDDEN>(p.qkv + at - from * tile_bytes<FORMAT, HIDDEN>(), end,
+                            buffer(p, NORMED_AT), first, rows, [&](const tile_sums &sum) {
+        users_sync(); /* of the inputs in shared memory no one needs any more */
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (tile_of(e) < QKV / 16) place_tile(p, tile_of(e), sum.at[e], first, rows);
+    });
+}
+
 CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
-    constexpr int TILES = QKV / 16;
+    const int tile = block_id_y() * BLOCK_TILES;
     static_assert(!QKV_MIXED || (K_TILE % BLOCK_TILES == 0 && V_TILE % BLOCK_TILES == 0),
                   "prompt_qkv: a block's tiles are of one part");
-    const int tile = tile_of(0), first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    if (!QKV_MIXED) product_qkv<PACK_Q>(p, 0, TILES, 0, first, rows, sum);
-    else if (tile < K_TILE) product_qkv<PACK_Q>(p, 0, K_TILE, 0, first, rows, sum);
-    else if (tile < V_TILE) product_qkv<PACK_K>(p, K_TILE, V_TILE, K_AT, first, rows, sum);
-    else product_qkv<PACK_V>(p, V_TILE, TILES, V_AT, first, rows, sum);
-    block_sync(); /* of the inputs in shared memory no one needs any more */
-#pragma unroll
-    for (int e = 0; e < EACH; e++)
-        if (tile_of(e) < TILES) place_tile(p, tile_of(e), sum.at[e], first, rows);
+    if (!QKV_MIXED) product_qkv<PACK_Q>(p, 0, QKV / 16, 0);
+    else if (tile < K_TILE) product_qkv<PACK_Q>(p, 0, K_TILE, 0);
+    else if (tile < V_TILE) product_qkv<PACK_K>(p, K_TILE, V_TILE, K_AT);
+    else product_qkv<PACK_V>(p, V_TILE, QKV / 16, V_AT);
 }
 #endif
 
@@ -140,24 +139,20 @@ CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
 CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
     constexpr int TILES = 3 * HIDDEN / 16;
     const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    product<CAIRN_PACK_CONV_IN, HIDDEN>(p.qkv, TILES, buffer(p, NORMED_AT), first, rows,
-                                        shared_base(), sum);
-    store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT),
-                         [](float value, int, int) { return value; });
+    product<CAIRN_PACK_CONV_IN, HIDDEN>(
+        p.qkv, TILES, buffer(p, NORMED_AT), first, rows, [&](const tile_sums &sum) {
+            store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT),
+                                 [](float value, int, int) { return value; });
+        });
 }
 #endif
 
 constexpr int FFN_PITCH = PROMPT_WARPS * 16 + 16; /* bytes from a token's outputs to the next's */
 
-/* The block's tiles of gates and ups at `weights`, of the inputs at `from`: gated, to `to`. SLOTS: the rows
- * are experts' slots. */
-template <int FORMAT, bool SLOTS = false>
-CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
-                                uint8_t *to, int first, int rows) {
-    tile_sums sum = {};
-    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, shared_base(), sum);
-    block_sync(); /* of the inputs in shared memory no one needs any more */
+/* The block's sums of gates and ups, gated, to `to`. SLOTS: the rows are experts' slots. */
+template <bool SLOTS>
+CAIRN_INLINE void place_gated(const step_params &p, const tile_sums &sum, uint8_t *to, int first, int rows) {
+    users_sync(); /* of the inputs in shared memory no one needs any more */
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         each_output(sum.at[e], 0, [&](int row, int g, float gate, float up) {
@@ -174,14 +169,23 @@ CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, co
                 *(uint32_t *)(shared_base() + (e * TOKENS + row) * FFN_PITCH +
                               operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
         });
-    block_sync();
-    for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += PROMPT_THREADS) {
+    users_sync();
+    for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += USERS) {
         const int place = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + place % TOKENS;
         const int k = ((block_id_y() * EACH + place / TOKENS) * PROMPT_WARPS + piece) * 8;
         if (row < rows && k < FFN)
             *(u32x4 *)(to + ((int64_t)row * FFN + k) * 2) =
                 *(const u32x4 *)(shared_base() + place * FFN_PITCH + piece * 16);
     }
+}
+
+/* The block's tiles of gates and ups at `weights`, of the inputs at `from`. */
+template <int FORMAT, bool SLOTS = false>
+CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
+                                uint8_t *to, int first, int rows) {
+    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, [&](const tile_sums &sum) {
+        place_gated<SLOTS>(p, sum, to, first, rows);
+    });
 }
 
 #if CAIRN_PRODUCTS & 4

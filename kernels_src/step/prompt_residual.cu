@@ -114,18 +114,13 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 }
 #endif
 
-/* residual += W inputs, of a product (STEP_LOW_) */
-template <int FORMAT, int INPUTS, int PRODUCT>
-CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
-                                   const uint8_t *inputs) {
-    constexpr int TILES = HIDDEN / 16;
-    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    product<FORMAT, INPUTS>(weights, TILES, inputs, first, rows, shared_base(), sum);
+/* residual += the block's sums, of a product (STEP_LOW_) */
+template <int PRODUCT>
+CAIRN_INLINE void add_outputs(const step_params &p, const tile_sums &sum, int first, int rows) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int tile = tile_of(e);
-        if (tile >= TILES) return;
+        if (tile >= HIDDEN / 16) return;
         each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
             if (row >= rows) return;
             if constexpr (ADAPTERS) {
@@ -138,6 +133,15 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
             at[8] = POST_NORMS ? high : at[8] + high;
         });
     }
+}
+
+template <int FORMAT, int INPUTS, int PRODUCT>
+CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
+                                   const uint8_t *inputs) {
+    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
+    product<FORMAT, INPUTS>(weights, HIDDEN / 16, inputs, first, rows, [&](const tile_sums &sum) {
+        add_outputs<PRODUCT>(p, sum, first, rows);
+    });
 }
 
 #if CAIRN_PRODUCTS & 2
@@ -165,11 +169,12 @@ CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
     start_input();
     if (!find_window(p, block_id(), window)) return;
     const int end = window.first + window.count;
-    tile_sums sum = {};
-    product<FORMAT, FFN>(p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
-                         buffer(p, EXPERT_FFN_AT), window.first, end, shared_base(), sum);
-    store_outputs<TILES>(
-        sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT),
-        [&](float value, int slot, int n) { return adapted_slot(p, value, slot, 0, n); });
+    product<FORMAT, FFN>(
+        p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
+        buffer(p, EXPERT_FFN_AT), window.first, end, [&](const tile_sums &sum) {
+            store_outputs<TILES>(
+                sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT),
+                [&](float value, int slot, int n) { return adapted_slot(p, value, slot, 0, n); });
+        });
 }
 #endif

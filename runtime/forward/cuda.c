@@ -97,7 +97,7 @@ typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILE
 /* A block of a prompt's products (kernels_src/step/prompt.cuh): its warps, the tiles of 16 outputs
  * that each has, its tokens. */
 typedef struct step_block {
-    int warps, each, tokens;
+    int warps, each, tokens, carriers;
 } step_block;
 
 typedef enum step_wide {
