@@ -82,11 +82,11 @@ enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 #define STEP_WIDE_BYTES(warps) \
     (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
-/* Of a block of a prompt's product that has warps of their own for operands (step/prompt_apart.cuh): places
- * for 64 inputs of its 128 outputs and its tokens; shared memory. */
-ABI_FUNCTION int step_apart_places(int tokens) { return tokens == 256 ? 4 : 6; }
+/* Of a block of a prompt's product that has warps of their own for its tokens (step/prompt_apart.cuh): places
+ * for 64 inputs of each, and its shared memory, whose places begin at a multiple of 1024 bytes. */
+enum { STEP_APART_PLACES = 6, STEP_APART_HEADER = 128 };
 ABI_FUNCTION int step_apart_bytes(int tokens) {
-    return 1024 + 128 + step_apart_places(tokens) * (128 + tokens) * 128;
+    return 1024 + STEP_APART_HEADER + STEP_APART_PLACES * tokens * 128;
 }
 
 typedef struct step_params {

@@ -159,19 +159,6 @@ CAIRN_WGMMA_SHARED_64(wgmma_bf16_64_shared, "m64n64k16.f32.bf16.bf16")
 CAIRN_WGMMA_SHARED(wgmma_f16_128_shared, "m64n128k16.f32.f16.f16")
 CAIRN_WGMMA_SHARED(wgmma_bf16_128_shared, "m64n128k16.f32.bf16.bf16")
 #define CAIRN_D64(i) CAIRN_D16(i), CAIRN_D16(i + 16), CAIRN_D16(i + 32), CAIRN_D16(i + 48)
-CAIRN_INLINE void wgmma_f16_256_shared(float *d, uint64_t a, uint64_t b, bool adds) {
-    asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %130, 0;"
-                 " wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"
-                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,"
-                 "%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,"
-                 "%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"
-                 "%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,"
-                 "%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,"
-                 "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, adds, 1, 1, 0, 0; }"
-                 : CAIRN_D64(0), CAIRN_D64(64)
-                 : "l"(a), "l"(b), "r"((int)adds));
-}
 CAIRN_INLINE void wgmma_f16_256(float *d, const uint32_t *a, uint64_t b, bool adds) {
     asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %133, 0;"
                  " wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"

@@ -60,54 +60,67 @@
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
-constexpr int OUT_STRIDE = 18; /* floats, of a row's 16 outputs in shared memory */
+constexpr int OUT_STRIDE = 20; /* floats, of a row's 16 outputs in shared memory */
 
-/* Dimensions d, d + 1 of a head of q, k or v: rotated, to the exchange or to the cache. */
-CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32x2 y) {
-    if constexpr (BY_HEAD) {
-        *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + head * HEAD_DIM + d) = y;
-        return;
-    }
+/* The rotation of dimensions d, d + 1 of a head of q, k or v. */
+CAIRN_INLINE f32x2 turn_of(const step_params &p, int row, int head, int d) {
+    if (head >= HEADS + KV_HEADS || (STILL && p.still)) return {1.0f, 0.0f};
+    return ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) + d / 2];
+}
+
+/* Where they go: the exchange or the cache. */
+CAIRN_INLINE uint32_t *place_of(const step_params &p, int row, int head, int d) {
+    if (head < HEADS)
+        return (uint32_t *)(buffer(p, QKV_AT) + ((int64_t)row * QKV + head * HEAD_DIM + d) * 2);
     const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
     const int position = input_array(p, STEP_POSITION)[known] + (JOINED ? 0 : row);
-    f32x2 turn = {1.0f, 0.0f};
-    if (head < HEADS + KV_HEADS && !(STILL && p.still))
-        turn = ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) +
-                                       d / 2];
-    uint32_t two = pack_f16x2(fma_f32(y.x, turn.x, -(y.y * turn.y)),
-                              fma_f32(y.x, turn.y, y.y * turn.x));
-    if (head < HEADS) {
-        int64_t at = (int64_t)row * QKV + head * HEAD_DIM + d;
-        *(uint32_t *)(buffer(p, QKV_AT) + at * 2) = two;
-    } else {
-        const int32_t *table =
-            p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[known] * p.table_stride;
-        int64_t page = table[position / PAGE];
-        int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
-        *(uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d) = two;
-    }
+    const int32_t *table =
+        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[known] * p.table_stride;
+    int64_t page = table[position / PAGE];
+    int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
+    return (uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d);
 }
 
 #if CAIRN_PRODUCTS & 1
+/* Two outputs of every fourth of 32 tokens, from their row of shared memory: what a row's place and rotation are
+ * read from is asked for of all before any is stored. */
+CAIRN_INLINE void place_rows(const step_params &p, int tile, const float *mine, int first, int rows) {
+    constexpr int COUNT = 8, BETWEEN = WARP / 8;
+    const int pair = lane_id() % 8 * 2, n = tile * 16 + pair, head = n / HEAD_DIM, d = n % HEAD_DIM;
+    f32x2 turn[COUNT];
+    uint32_t *to[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT && !BY_HEAD; i++) {
+        const int row = min_of(first + i * BETWEEN, rows - 1);
+        turn[i] = turn_of(p, row, head, d), to[i] = place_of(p, row, head, d);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int row = first + i * BETWEEN;
+        if (row >= rows) break;
+        f32x2 y = *(const f32x2 *)(mine + i * BETWEEN * OUT_STRIDE + pair);
+        if constexpr (ADAPTERS) {
+            y.x = adapted_qkv(p, y.x, row, n);
+            y.y = adapted_qkv(p, y.y, row, n + 1);
+        }
+        if constexpr (BY_HEAD) *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + n) = y;
+        else *to[i] = pack_f16x2(fma_f32(y.x, turn[i].x, -(y.y * turn[i].y)),
+                                 fma_f32(y.x, turn[i].y, y.y * turn[i].x));
+    }
+}
+
 /* A tile's outputs by the block's tokens, through the warp's part of shared memory. */
 CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[4], int first,
                              int rows) {
     float *mine = (float *)shared_base() + warp_id() * TOKENS * OUT_STRIDE;
+    const int row = lane_id() / 8;
     each_output(sum, 0, [&](int row, int g, float low, float high) {
         mine[row * OUT_STRIDE + g] = low, mine[row * OUT_STRIDE + 8 + g] = high;
     });
     warp_sync();
-    const int head = tile * 16 / HEAD_DIM, row = lane_id() / 8, pair = lane_id() % 8 * 2;
-    const int d = tile * 16 % HEAD_DIM + pair;
-#pragma unroll 2
-    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP / 8) {
-        f32x2 y = *(const f32x2 *)(mine + r * OUT_STRIDE + pair);
-        if constexpr (ADAPTERS) {
-            y.x = adapted_qkv(p, y.x, first + r, tile * 16 + pair);
-            y.y = adapted_qkv(p, y.y, first + r, tile * 16 + pair + 1);
-        }
-        place_pair(p, first + r, head, d, y);
-    }
+#pragma unroll 1
+    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP)
+        place_rows(p, tile, mine + r * OUT_STRIDE, first + r, rows);
     warp_sync();
 }
 

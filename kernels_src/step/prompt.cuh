@@ -5,8 +5,8 @@
  * there (NORMED_AT, ATTENDED_AT, FFN_AT) lies in the order of operand_at.
  * Constants: CAIRN_PROMPT_WARPS, CAIRN_PROMPT_EACH, CAIRN_PROMPT_TOKENS: of a block of a product
  * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64, 128 or 256).
- * CAIRN_PROMPT_CARRIERS: further warps (4 or 8, sm_90a alone, to 8 that have a tile each) that bring
- * both operands to shared memory; 0: the warps that use them do. */
+ * CAIRN_PROMPT_CARRIERS: further warps (4, sm_90a alone, to 8 that have a tile each) that bring the
+ * tokens to shared memory (step/prompt_apart.cuh); 0: the warps that use them do. */
 #ifndef CAIRN_PROMPT_CUH
 #define CAIRN_PROMPT_CUH
 
@@ -72,7 +72,8 @@ CAIRN_INLINE void fetch_inputs(const uint8_t *from, int first, int rows, int ste
  * may load that unit of another step. */
 #if CAIRN_WGMMA
 CAIRN_INLINE void multiply_tokens(float (*sum)[4], const uint32_t *a, uint64_t b) {
-    if constexpr (TOKENS >= 128) wgmma_f16_128(sum[0], a, b, true);
+    if constexpr (TOKENS == 256) wgmma_f16_256(sum[0], a, b, true);
+    else if constexpr (TOKENS == 128) wgmma_f16_128(sum[0], a, b, true);
     else wgmma_f16_64(sum[0], a, b, true);
 }
 
@@ -137,7 +138,7 @@ CAIRN_INLINE void users_sync() {
  * block's tokens, added up in the inputs' order. All warps; sum is zero before. */
 template <int FORMAT, int INPUTS>
 CAIRN_INLINE void product_together(const uint8_t *weights, int tiles, const uint8_t *inputs, int first,
-                          int rows, unsigned char *memory, tile_sums &sum) {
+                                   int rows, unsigned char *memory, tile_sums &sum) {
     constexpr int UNITS = INPUTS / 32, WHOLE = UNITS / STEP_UNITS, REST = UNITS % STEP_UNITS;
     packed<FORMAT> raw[EACH][STEP_UNITS];
     const uint8_t *tile[EACH] = {};

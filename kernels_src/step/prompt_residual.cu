@@ -114,24 +114,38 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 }
 #endif
 
-/* residual += the block's sums, of a product (STEP_LOW_) */
+/* 64 tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
+ * stored. */
+template <int PRODUCT>
+CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int tile, int from, int rows) {
+    constexpr int COUNT = 8;
+    const int row = from + lane_id() % 4 * 2, n = tile * 16 + lane_id() / 4;
+    float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p); /* summands are normed first */
+    float was[COUNT][4];
+    to += (int64_t)row * HIDDEN + n;
+#pragma unroll
+    for (int i = 0; i < COUNT * 4 && !POST_NORMS; i++)
+        was[i / 4][i % 4] = row + i / 4 * 8 + i % 2 < rows ? to[(i / 4 * 8 + i % 2) * HIDDEN + i % 4 / 2 * 8] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < COUNT * 4; i++) {
+        const int token = i / 4 * 8 + i % 2, out = i % 4 / 2 * 8;
+        if (row + token >= rows) continue;
+        float value = sum[i / 4][i % 4];
+        if constexpr (ADAPTERS) value = adapted(p, value, row + token, PRODUCT, 0, n + out);
+        to[token * HIDDEN + out] = POST_NORMS ? value : was[i / 4][i % 4] + value;
+    }
+}
+
+/* residual += the block's sums */
 template <int PRODUCT>
 CAIRN_INLINE void add_outputs(const step_params &p, const tile_sums &sum, int first, int rows) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int tile = tile_of(e);
         if (tile >= HIDDEN / 16) return;
-        each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
-            if (row >= rows) return;
-            if constexpr (ADAPTERS) {
-                low = adapted(p, low, row, PRODUCT, 0, tile * 16 + g);
-                high = adapted(p, high, row, PRODUCT, 0, tile * 16 + g + 8);
-            }
-            float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p);
-            float *at = to + (int64_t)row * HIDDEN + tile * 16 + g;
-            at[0] = POST_NORMS ? low : at[0] + low; /* normed first */
-            at[8] = POST_NORMS ? high : at[8] + high;
-        });
+#pragma unroll
+        for (int i = 0; i < TOKENS / 8; i += 8)
+            add_tokens<PRODUCT>(p, sum.at[e] + i, tile, first + i * 8, rows);
     }
 }
 

@@ -1,5 +1,5 @@
 /* The product of a prompt's block (step/prompt.cuh) on the emulation, by warps that bring and use their
- * operands and by warps that bring them for others: to the bit the same, and against sums in double precision;
+ * operands and by users of what carriers bring: to the bit the same, and against sums in double precision;
  * K that comes round all places in shared memory and ends within a step, tokens that end within a block. */
 #include "simt.h"
 
@@ -61,29 +61,12 @@ KERNELS
 #undef CAIRN_PROMPT_TOKENS
 #include "again.h"
 #undef CAIRN_PROMPT_CARRIERS
-namespace wide {
+namespace apart {
 #define CAIRN_PROMPT_TOKENS 256
 #define CAIRN_PROMPT_CARRIERS 4
 #include "step/prompt.cuh"
 KERNELS
-} // namespace wide
-#undef CAIRN_PROMPT_TOKENS
-#include "again.h"
-namespace apart {
-#define CAIRN_PROMPT_TOKENS 128
-#include "step/prompt.cuh"
-KERNELS
 } // namespace apart
-#undef CAIRN_PROMPT_TOKENS
-#include "again.h"
-#undef CAIRN_PROMPT_CREW
-namespace expander {
-#define CAIRN_PROMPT_TOKENS 256
-#define CAIRN_PROMPT_CREW 1
-#define CAIRN_PROMPT_USERS_EXPAND 1
-#include "step/prompt.cuh"
-KERNELS
-} // namespace expander
 
 typedef void (*kernel)(plain_params);
 struct form {
@@ -93,7 +76,7 @@ struct form {
 };
 #define FORM(ns) \
     {#ns, {ns::q4_0_64, ns::q4_0_1056, ns::q6_k_768, ns::f16_576}, ns::TOKENS, ns::PROMPT_THREADS, ns::PROMPT_BYTES}
-static const form forms[] = {FORM(together), FORM(wide), FORM(apart), FORM(expander)};
+static const form forms[] = {FORM(together), FORM(apart)};
 
 static std::vector<float> run(const form &f, int which, plain_params p) {
     std::vector<float> out((size_t)p.rows * OUTS, NAN);

@@ -119,8 +119,6 @@ namespace stream { /* the same model, its products those of dense/product.cuh */
 #define CAIRN_PROMPT_EACH 1
 #define CAIRN_PROMPT_TOKENS 256
 #define CAIRN_PROMPT_CARRIERS 4
-#define CAIRN_PROMPT_CREW 1
-#define CAIRN_PROMPT_USERS_EXPAND 1
 #include "step/layer.cu"
 #include "step/attend.cu"
 #include "step/attend_pages.cu"
