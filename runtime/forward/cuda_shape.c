@@ -247,7 +247,7 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
     if (f->dev->arch != 90) return; /* by mma two tiles a warp spill with Q5_K, Q6_K */
     if (parts && !cuda_is_uniform(f->plan)) return; /* a block's tiles are all of q, of k or of v */
     for (size_t i = BASE_COUNT(wide); i-- > 0;) {
-        const int least = f->dev->sm_count * (wide[i].carriers ? 4 : 15) / 20;
+        const int least = (f->dev->sm_count * (wide[i].carriers ? 4 : 15) + 19) / 20;
         if (wide[i].carriers && s->experts) continue; /* few slots are one expert's */
         if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= least) f->prompt_block = wide[i];
     }
