@@ -8,8 +8,8 @@
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
  * Grids, CAIRN_PROMPT_WARPS warps: (ceil(rows / tokens of a block), ceil(16-row tiles of W / those
- * of a block)), step/prompt.cuh. Shared memory: 2 x 256 bytes a token of a block, with wgmma 4 x 256.
- * Sync: one block_sync a step of 128 inputs.
+ * of a block)), step/prompt.cuh. Shared memory: PROMPT_BYTES.
+ * Sync: one block_sync a step of 128 inputs; with carriers, barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -37,6 +37,12 @@
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=38 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=40
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=2048 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PROMPT_WARPS=8
+ * matrix: + CAIRN_PROMPT_EACH=1 CAIRN_PROMPT_TOKENS=256 CAIRN_PROMPT_CARRIERS=4
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
@@ -82,8 +88,8 @@ CAIRN_INLINE uint32_t *place_of(const step_params &p, int row, int head, int d) 
 }
 
 #if CAIRN_PRODUCTS & 1
-/* Two outputs of every fourth of 32 tokens, from their row of shared memory: what a row's place and rotation are
- * read from is asked for of all before any is stored. */
+/* Two outputs of every fourth of 32 tokens, from their row of shared memory: what a row's place and
+ * rotation are read from is asked for of all before any is stored. */
 CAIRN_INLINE void place_rows(const step_params &p, int tile, const float *mine, int first, int rows) {
     constexpr int COUNT = 8, BETWEEN = WARP / 8;
     const int pair = lane_id() % 8 * 2, n = tile * 16 + pair, head = n / HEAD_DIM, d = n % HEAD_DIM;

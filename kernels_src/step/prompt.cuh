@@ -4,7 +4,7 @@
  * Buffers: one region of the exchange (step/step.cuh) up to the chunks' sums. What products read
  * there (NORMED_AT, ATTENDED_AT, FFN_AT) lies in the order of operand_at.
  * Constants: CAIRN_PROMPT_WARPS, CAIRN_PROMPT_EACH, CAIRN_PROMPT_TOKENS: of a block of a product
- * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64, 128 or 256).
+ * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64, with wgmma 128 or 256, too).
  * CAIRN_PROMPT_CARRIERS: further warps (4, sm_90a alone, to 8 that have a tile each) that bring the
  * tokens to shared memory (step/prompt_apart.cuh); 0: the warps that use them do. */
 #ifndef CAIRN_PROMPT_CUH
@@ -29,7 +29,8 @@ constexpr int TILE_ROWS = 64; /* tokens of a block of attention */
 constexpr int PROMPT_WARPS = CAIRN_PROMPT_WARPS, USERS = PROMPT_WARPS * WARP;
 constexpr int CARRIERS = CAIRN_WGMMA ? CAIRN_PROMPT_CARRIERS : 0;
 constexpr int PROMPT_THREADS = USERS + CARRIERS * WARP;
-constexpr int EACH = CAIRN_PROMPT_EACH, TOKENS = CAIRN_PROMPT_TOKENS;
+constexpr int EACH = CAIRN_PROMPT_EACH;
+constexpr int TOKENS = CAIRN_WGMMA ? CAIRN_PROMPT_TOKENS : min_of(CAIRN_PROMPT_TOKENS, 64);
 constexpr int BLOCK_TILES = PROMPT_WARPS * EACH;
 constexpr int STEP_UNITS = 4, STEP_INPUTS = 128;  /* inputs of one step of a product */
 constexpr int STEP_BYTES = TOKENS * STEP_INPUTS * 2;

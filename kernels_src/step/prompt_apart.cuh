@@ -26,7 +26,8 @@ struct apart_turn {
     CAIRN_MEMBER shared_addr free() const { return full() + (uint32_t)(PLACES * 8); }
     CAIRN_MEMBER shared_addr memory() const {
         const shared_addr all = shared_addr(shared_base());
-        return all + ((all.at + STEP_APART_HEADER + 1023) / 1024 * 1024 - all.at + (uint32_t)(place * PLACE_BYTES));
+        const uint32_t first = (all.at + STEP_APART_HEADER + 1023) / 1024 * 1024;
+        return all + (first - all.at + (uint32_t)(place * PLACE_BYTES));
     }
 };
 

@@ -39,6 +39,12 @@
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=40
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=38 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=40
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=2048 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PROMPT_WARPS=8
+ * matrix: + CAIRN_PROMPT_EACH=1 CAIRN_PROMPT_TOKENS=256 CAIRN_PROMPT_CARRIERS=4
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
@@ -124,8 +130,10 @@ CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int ti
     float was[COUNT][4];
     to += (int64_t)row * HIDDEN + n;
 #pragma unroll
-    for (int i = 0; i < COUNT * 4 && !POST_NORMS; i++)
-        was[i / 4][i % 4] = row + i / 4 * 8 + i % 2 < rows ? to[(i / 4 * 8 + i % 2) * HIDDEN + i % 4 / 2 * 8] : 0.0f;
+    for (int i = 0; i < COUNT * 4 && !POST_NORMS; i++) {
+        const int token = i / 4 * 8 + i % 2, out = i % 4 / 2 * 8;
+        was[i / 4][i % 4] = row + token < rows ? to[token * HIDDEN + out] : 0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < COUNT * 4; i++) {
         const int token = i / 4 * 8 + i % 2, out = i % 4 / 2 * 8;
