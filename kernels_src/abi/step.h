@@ -82,6 +82,13 @@ enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 #define STEP_WIDE_BYTES(warps) \
     (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
+/* Of a block of a prompt's product that has warps of their own for its tokens (step/prompt_apart.cuh): places
+ * for 64 inputs of each, and its shared memory, whose places begin at a multiple of 1024 bytes. */
+enum { STEP_APART_PLACES = 6, STEP_APART_HEADER = 128 };
+ABI_FUNCTION int step_apart_bytes(int tokens) {
+    return 1024 + STEP_APART_HEADER + STEP_APART_PLACES * tokens * 128;
+}
+
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
      * those of experts, one behind the other, in place of gate_up and down */

@@ -8,8 +8,8 @@
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
  * Grids, CAIRN_PROMPT_WARPS warps: (ceil(rows / tokens of a block), ceil(16-row tiles of W / those
- * of a block)), step/prompt.cuh. Shared memory: 2 x 256 bytes a token of a block, with wgmma 4 x 256.
- * Sync: one block_sync a step of 128 inputs.
+ * of a block)), step/prompt.cuh. Shared memory: PROMPT_BYTES.
+ * Sync: one block_sync a step of 128 inputs; with carriers, barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -37,6 +37,12 @@
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=38 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=40
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=2048 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PROMPT_WARPS=8
+ * matrix: + CAIRN_PROMPT_EACH=1 CAIRN_PROMPT_TOKENS=256 CAIRN_PROMPT_CARRIERS=4
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
@@ -60,79 +66,91 @@
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
-constexpr int OUT_STRIDE = 18; /* floats, of a row's 16 outputs in shared memory */
+constexpr int OUT_STRIDE = 20; /* floats, of a row's 16 outputs in shared memory */
 
-/* Dimensions d, d + 1 of a head of q, k or v: rotated, to the exchange or to the cache. */
-CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32x2 y) {
-    if constexpr (BY_HEAD) {
-        *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + head * HEAD_DIM + d) = y;
-        return;
-    }
-    const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
-    const int position = input_array(p, STEP_POSITION)[known] + (JOINED ? 0 : row);
-    f32x2 turn = {1.0f, 0.0f};
-    if (head < HEADS + KV_HEADS && !(STILL && p.still))
-        turn = ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) +
-                                       d / 2];
-    uint32_t two = pack_f16x2(fma_f32(y.x, turn.x, -(y.y * turn.y)),
-                              fma_f32(y.x, turn.y, y.y * turn.x));
-    if (head < HEADS) {
-        int64_t at = (int64_t)row * QKV + head * HEAD_DIM + d;
-        *(uint32_t *)(buffer(p, QKV_AT) + at * 2) = two;
-    } else {
-        const int32_t *table =
-            p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[known] * p.table_stride;
-        int64_t page = table[position / PAGE];
-        int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
-        *(uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d) = two;
-    }
+/* The rotation of dimensions d, d + 1 of a head of q, k or v. */
+CAIRN_INLINE f32x2 turn_of(const step_params &p, int row, int head, int d) {
+    if (head >= HEADS + KV_HEADS || (STILL && p.still)) return {1.0f, 0.0f};
+    return ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) + d / 2];
 }
 
-/* Of the part of q, k and v that tiles [from, end) are, whose format is FORMAT. */
-template <int FORMAT>
-CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t at, int first,
-                              int rows, tile_sums &sum) {
-    product<FORMAT, HIDDEN>(p.qkv + at - from * tile_bytes<FORMAT, HIDDEN>(), end,
-                            buffer(p, NORMED_AT), first, rows, shared_base(), sum);
+/* Where they go: the exchange or the cache. */
+CAIRN_INLINE uint32_t *place_of(const step_params &p, int row, int head, int d) {
+    if (head < HEADS)
+        return (uint32_t *)(buffer(p, QKV_AT) + ((int64_t)row * QKV + head * HEAD_DIM + d) * 2);
+    const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
+    const int position = input_array(p, STEP_POSITION)[known] + (JOINED ? 0 : row);
+    const int32_t *table =
+        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[known] * p.table_stride;
+    int64_t page = table[position / PAGE];
+    int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
+    return (uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d);
 }
 
 #if CAIRN_PRODUCTS & 1
+/* Two outputs of every fourth of 32 tokens, from their row of shared memory: what a row's place and
+ * rotation are read from is asked for of all before any is stored. */
+CAIRN_INLINE void place_rows(const step_params &p, int tile, const float *mine, int first, int rows) {
+    constexpr int COUNT = 8, BETWEEN = WARP / 8;
+    const int pair = lane_id() % 8 * 2, n = tile * 16 + pair, head = n / HEAD_DIM, d = n % HEAD_DIM;
+    f32x2 turn[COUNT];
+    uint32_t *to[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT && !BY_HEAD; i++) {
+        const int row = min_of(first + i * BETWEEN, rows - 1);
+        turn[i] = turn_of(p, row, head, d), to[i] = place_of(p, row, head, d);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int row = first + i * BETWEEN;
+        if (row >= rows) break;
+        f32x2 y = *(const f32x2 *)(mine + i * BETWEEN * OUT_STRIDE + pair);
+        if constexpr (ADAPTERS) {
+            y.x = adapted_qkv(p, y.x, row, n);
+            y.y = adapted_qkv(p, y.y, row, n + 1);
+        }
+        if constexpr (BY_HEAD) *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + n) = y;
+        else *to[i] = pack_f16x2(fma_f32(y.x, turn[i].x, -(y.y * turn[i].y)),
+                                 fma_f32(y.x, turn[i].y, y.y * turn[i].x));
+    }
+}
+
 /* A tile's outputs by the block's tokens, through the warp's part of shared memory. */
 CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[4], int first,
                              int rows) {
     float *mine = (float *)shared_base() + warp_id() * TOKENS * OUT_STRIDE;
+    const int row = lane_id() / 8;
     each_output(sum, 0, [&](int row, int g, float low, float high) {
         mine[row * OUT_STRIDE + g] = low, mine[row * OUT_STRIDE + 8 + g] = high;
     });
     warp_sync();
-    const int head = tile * 16 / HEAD_DIM, row = lane_id() / 8, pair = lane_id() % 8 * 2;
-    const int d = tile * 16 % HEAD_DIM + pair;
-#pragma unroll 2
-    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP / 8) {
-        f32x2 y = *(const f32x2 *)(mine + r * OUT_STRIDE + pair);
-        if constexpr (ADAPTERS) {
-            y.x = adapted_qkv(p, y.x, first + r, tile * 16 + pair);
-            y.y = adapted_qkv(p, y.y, first + r, tile * 16 + pair + 1);
-        }
-        place_pair(p, first + r, head, d, y);
-    }
+#pragma unroll 1
+    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP)
+        place_rows(p, tile, mine + r * OUT_STRIDE, first + r, rows);
     warp_sync();
 }
 
+/* Of the part of q, k and v that tiles [from, end) are, whose format is FORMAT. */
+template <int FORMAT>
+CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t at) {
+    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
+    product<FORMAT, HIDDEN>(p.qkv + at - from * tile_bytes<FORMAT, HIDDEN>(), end,
+                            buffer(p, NORMED_AT), first, rows, [&](const tile_sums &sum) {
+        users_sync(); /* of the inputs in shared memory no one needs any more */
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (tile_of(e) < QKV / 16) place_tile(p, tile_of(e), sum.at[e], first, rows);
+    });
+}
+
 CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
-    constexpr int TILES = QKV / 16;
+    const int tile = block_id_y() * BLOCK_TILES;
     static_assert(!QKV_MIXED || (K_TILE % BLOCK_TILES == 0 && V_TILE % BLOCK_TILES == 0),
                   "prompt_qkv: a block's tiles are of one part");
-    const int tile = tile_of(0), first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    if (!QKV_MIXED) product_qkv<PACK_Q>(p, 0, TILES, 0, first, rows, sum);
-    else if (tile < K_TILE) product_qkv<PACK_Q>(p, 0, K_TILE, 0, first, rows, sum);
-    else if (tile < V_TILE) product_qkv<PACK_K>(p, K_TILE, V_TILE, K_AT, first, rows, sum);
-    else product_qkv<PACK_V>(p, V_TILE, TILES, V_AT, first, rows, sum);
-    block_sync(); /* of the inputs in shared memory no one needs any more */
-#pragma unroll
-    for (int e = 0; e < EACH; e++)
-        if (tile_of(e) < TILES) place_tile(p, tile_of(e), sum.at[e], first, rows);
+    if (!QKV_MIXED) product_qkv<PACK_Q>(p, 0, QKV / 16, 0);
+    else if (tile < K_TILE) product_qkv<PACK_Q>(p, 0, K_TILE, 0);
+    else if (tile < V_TILE) product_qkv<PACK_K>(p, K_TILE, V_TILE, K_AT);
+    else product_qkv<PACK_V>(p, V_TILE, QKV / 16, V_AT);
 }
 #endif
 
@@ -140,24 +158,20 @@ CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
 CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
     constexpr int TILES = 3 * HIDDEN / 16;
     const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    product<CAIRN_PACK_CONV_IN, HIDDEN>(p.qkv, TILES, buffer(p, NORMED_AT), first, rows,
-                                        shared_base(), sum);
-    store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT),
-                         [](float value, int, int) { return value; });
+    product<CAIRN_PACK_CONV_IN, HIDDEN>(
+        p.qkv, TILES, buffer(p, NORMED_AT), first, rows, [&](const tile_sums &sum) {
+            store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT),
+                                 [](float value, int, int) { return value; });
+        });
 }
 #endif
 
 constexpr int FFN_PITCH = PROMPT_WARPS * 16 + 16; /* bytes from a token's outputs to the next's */
 
-/* The block's tiles of gates and ups at `weights`, of the inputs at `from`: gated, to `to`. SLOTS: the rows
- * are experts' slots. */
-template <int FORMAT, bool SLOTS = false>
-CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
-                                uint8_t *to, int first, int rows) {
-    tile_sums sum = {};
-    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, shared_base(), sum);
-    block_sync(); /* of the inputs in shared memory no one needs any more */
+/* The block's sums of gates and ups, gated, to `to`. SLOTS: the rows are experts' slots. */
+template <bool SLOTS>
+CAIRN_INLINE void place_gated(const step_params &p, const tile_sums &sum, uint8_t *to, int first, int rows) {
+    users_sync(); /* of the inputs in shared memory no one needs any more */
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         each_output(sum.at[e], 0, [&](int row, int g, float gate, float up) {
@@ -174,14 +188,23 @@ CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, co
                 *(uint32_t *)(shared_base() + (e * TOKENS + row) * FFN_PITCH +
                               operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
         });
-    block_sync();
-    for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += PROMPT_THREADS) {
+    users_sync();
+    for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += USERS) {
         const int place = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + place % TOKENS;
         const int k = ((block_id_y() * EACH + place / TOKENS) * PROMPT_WARPS + piece) * 8;
         if (row < rows && k < FFN)
             *(u32x4 *)(to + ((int64_t)row * FFN + k) * 2) =
                 *(const u32x4 *)(shared_base() + place * FFN_PITCH + piece * 16);
     }
+}
+
+/* The block's tiles of gates and ups at `weights`, of the inputs at `from`. */
+template <int FORMAT, bool SLOTS = false>
+CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
+                                uint8_t *to, int first, int rows) {
+    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, [&](const tile_sums &sum) {
+        place_gated<SLOTS>(p, sum, to, first, rows);
+    });
 }
 
 #if CAIRN_PRODUCTS & 4

@@ -4,7 +4,9 @@
  * Buffers: one region of the exchange (step/step.cuh) up to the chunks' sums. What products read
  * there (NORMED_AT, ATTENDED_AT, FFN_AT) lies in the order of operand_at.
  * Constants: CAIRN_PROMPT_WARPS, CAIRN_PROMPT_EACH, CAIRN_PROMPT_TOKENS: of a block of a product
- * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64 or 128). */
+ * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64, with wgmma 128 or 256, too).
+ * CAIRN_PROMPT_CARRIERS: further warps (4, sm_90a alone, to 8 that have a tile each) that bring the
+ * tokens to shared memory (step/prompt_apart.cuh); 0: the warps that use them do. */
 #ifndef CAIRN_PROMPT_CUH
 #define CAIRN_PROMPT_CUH
 
@@ -15,19 +17,26 @@
 #define CAIRN_PROMPT_EACH 1
 #define CAIRN_PROMPT_TOKENS 64
 #endif
+#ifndef CAIRN_PROMPT_CARRIERS
+#define CAIRN_PROMPT_CARRIERS 0
+#endif
 
 constexpr int64_t NORMED_AT = HIDDEN_AT;
 
 constexpr bool JOINED = (CAIRN_EXTRAS & STEP_EXTRA_JOINED) != 0;
 
 constexpr int TILE_ROWS = 64; /* tokens of a block of attention */
-constexpr int PROMPT_WARPS = CAIRN_PROMPT_WARPS, PROMPT_THREADS = PROMPT_WARPS * WARP;
-constexpr int EACH = CAIRN_PROMPT_EACH, TOKENS = CAIRN_PROMPT_TOKENS;
+constexpr int PROMPT_WARPS = CAIRN_PROMPT_WARPS, USERS = PROMPT_WARPS * WARP;
+constexpr int CARRIERS = CAIRN_WGMMA ? CAIRN_PROMPT_CARRIERS : 0;
+constexpr int PROMPT_THREADS = USERS + CARRIERS * WARP;
+constexpr int EACH = CAIRN_PROMPT_EACH;
+constexpr int TOKENS = CAIRN_WGMMA ? CAIRN_PROMPT_TOKENS : min_of(CAIRN_PROMPT_TOKENS, 64);
 constexpr int BLOCK_TILES = PROMPT_WARPS * EACH;
 constexpr int STEP_UNITS = 4, STEP_INPUTS = 128;  /* inputs of one step of a product */
 constexpr int STEP_BYTES = TOKENS * STEP_INPUTS * 2;
 constexpr int PIECES_BYTES = STEP_INPUTS / 8 * 128; /* of eight tokens */
 constexpr int STEP_BUFFERS = CAIRN_WGMMA ? 4 : 2, STEPS_AHEAD = STEP_BUFFERS / 2;
+constexpr int PROMPT_BYTES = CARRIERS > 0 ? step_apart_bytes(TOKENS) : STEP_BUFFERS * STEP_BYTES;
 
 CAIRN_INLINE uint8_t *buffer(const step_params &p, int64_t at) { return region(p, 0, 0) + at; }
 
@@ -64,7 +73,8 @@ CAIRN_INLINE void fetch_inputs(const uint8_t *from, int first, int rows, int ste
  * may load that unit of another step. */
 #if CAIRN_WGMMA
 CAIRN_INLINE void multiply_tokens(float (*sum)[4], const uint32_t *a, uint64_t b) {
-    if constexpr (TOKENS == 128) wgmma_f16_128(sum[0], a, b, true);
+    if constexpr (TOKENS == 256) wgmma_f16_256(sum[0], a, b, true);
+    else if constexpr (TOKENS == 128) wgmma_f16_128(sum[0], a, b, true);
     else wgmma_f16_64(sum[0], a, b, true);
 }
 
@@ -117,11 +127,19 @@ CAIRN_INLINE void multiply_step(packed<FORMAT> (*raw)[STEP_UNITS], shared_addr f
 CAIRN_INLINE void end_sums(tile_sums &) {}
 #endif
 
+/* Of the warps that have sums. */
+CAIRN_INLINE void users_sync() {
+    if constexpr (CARRIERS > 0) named_sync(1, USERS);
+    else block_sync();
+}
+
+#include "step/prompt_apart.cuh"
+
 /* The warps' tiles of 16 outputs, of `tiles` at `weights` (further ones repeat the last), by the
  * block's tokens, added up in the inputs' order. All warps; sum is zero before. */
 template <int FORMAT, int INPUTS>
-CAIRN_INLINE void product(const uint8_t *weights, int tiles, const uint8_t *inputs, int first,
-                          int rows, unsigned char *memory, tile_sums &sum) {
+CAIRN_INLINE void product_together(const uint8_t *weights, int tiles, const uint8_t *inputs, int first,
+                                   int rows, unsigned char *memory, tile_sums &sum) {
     constexpr int UNITS = INPUTS / 32, WHOLE = UNITS / STEP_UNITS, REST = UNITS % STEP_UNITS;
     packed<FORMAT> raw[EACH][STEP_UNITS];
     const uint8_t *tile[EACH] = {};
@@ -158,6 +176,19 @@ CAIRN_INLINE void product(const uint8_t *weights, int tiles, const uint8_t *inpu
     for (; step < WHOLE; step++) multiply_step<STEP_UNITS>(raw, arrive(), sum, next);
     if constexpr (REST > 0) multiply_step<REST>(raw, arrive(), sum, [](int, int) {});
     end_sums(sum);
+}
+
+/* The same, given to use(sum) by those warps that have sums. */
+template <int FORMAT, int INPUTS, class Use>
+CAIRN_INLINE void product(const uint8_t *weights, int tiles, const uint8_t *inputs, int first,
+                          int rows, Use use) {
+#if CAIRN_WGMMA && CAIRN_PROMPT_CARRIERS
+    product_apart<FORMAT, INPUTS>(weights, tiles, inputs, first, rows, use);
+#else
+    tile_sums sum = {};
+    product_together<FORMAT, INPUTS>(weights, tiles, inputs, first, rows, shared_base(), sum);
+    use(sum);
+#endif
 }
 
 /* Calls out(row, row of the tile, column: 0 or 1 of value pairs) for the lane's values, whole

@@ -39,6 +39,12 @@
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=40
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=38 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=40
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=2048 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PROMPT_WARPS=8
+ * matrix: + CAIRN_PROMPT_EACH=1 CAIRN_PROMPT_TOKENS=256 CAIRN_PROMPT_CARRIERS=4
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
@@ -114,30 +120,50 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 }
 #endif
 
-/* residual += W inputs, of a product (STEP_LOW_) */
-template <int FORMAT, int INPUTS, int PRODUCT>
-CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
-                                   const uint8_t *inputs) {
-    constexpr int TILES = HIDDEN / 16;
-    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    product<FORMAT, INPUTS>(weights, TILES, inputs, first, rows, shared_base(), sum);
+/* 64 tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
+ * stored. */
+template <int PRODUCT>
+CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int tile, int from, int rows) {
+    constexpr int COUNT = 8;
+    const int row = from + lane_id() % 4 * 2, n = tile * 16 + lane_id() / 4;
+    float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p); /* summands are normed first */
+    float was[COUNT][4];
+    to += (int64_t)row * HIDDEN + n;
+#pragma unroll
+    for (int i = 0; i < COUNT * 4 && !POST_NORMS; i++) {
+        const int token = i / 4 * 8 + i % 2, out = i % 4 / 2 * 8;
+        was[i / 4][i % 4] = row + token < rows ? to[token * HIDDEN + out] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT * 4; i++) {
+        const int token = i / 4 * 8 + i % 2, out = i % 4 / 2 * 8;
+        if (row + token >= rows) continue;
+        float value = sum[i / 4][i % 4];
+        if constexpr (ADAPTERS) value = adapted(p, value, row + token, PRODUCT, 0, n + out);
+        to[token * HIDDEN + out] = POST_NORMS ? value : was[i / 4][i % 4] + value;
+    }
+}
+
+/* residual += the block's sums */
+template <int PRODUCT>
+CAIRN_INLINE void add_outputs(const step_params &p, const tile_sums &sum, int first, int rows) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int tile = tile_of(e);
-        if (tile >= TILES) return;
-        each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
-            if (row >= rows) return;
-            if constexpr (ADAPTERS) {
-                low = adapted(p, low, row, PRODUCT, 0, tile * 16 + g);
-                high = adapted(p, high, row, PRODUCT, 0, tile * 16 + g + 8);
-            }
-            float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p);
-            float *at = to + (int64_t)row * HIDDEN + tile * 16 + g;
-            at[0] = POST_NORMS ? low : at[0] + low; /* normed first */
-            at[8] = POST_NORMS ? high : at[8] + high;
-        });
+        if (tile >= HIDDEN / 16) return;
+#pragma unroll
+        for (int i = 0; i < TOKENS / 8; i += 8)
+            add_tokens<PRODUCT>(p, sum.at[e] + i, tile, first + i * 8, rows);
     }
+}
+
+template <int FORMAT, int INPUTS, int PRODUCT>
+CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
+                                   const uint8_t *inputs) {
+    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
+    product<FORMAT, INPUTS>(weights, HIDDEN / 16, inputs, first, rows, [&](const tile_sums &sum) {
+        add_outputs<PRODUCT>(p, sum, first, rows);
+    });
 }
 
 #if CAIRN_PRODUCTS & 2
@@ -165,11 +191,12 @@ CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
     start_input();
     if (!find_window(p, block_id(), window)) return;
     const int end = window.first + window.count;
-    tile_sums sum = {};
-    product<FORMAT, FFN>(p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
-                         buffer(p, EXPERT_FFN_AT), window.first, end, shared_base(), sum);
-    store_outputs<TILES>(
-        sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT),
-        [&](float value, int slot, int n) { return adapted_slot(p, value, slot, 0, n); });
+    product<FORMAT, FFN>(
+        p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
+        buffer(p, EXPERT_FFN_AT), window.first, end, [&](const tile_sums &sum) {
+            store_outputs<TILES>(
+                sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT),
+                [&](float value, int slot, int n) { return adapted_slot(p, value, slot, 0, n); });
+        });
 }
 #endif

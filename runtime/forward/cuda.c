@@ -93,10 +93,10 @@ typedef struct cuda_latents {
 /* What is compiled in the background waits until it can be launched, or never can. */
 typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
 
-/* A block of a prompt's products (kernels_src/step/prompt.cuh): its warps, the tiles of 16 outputs
- * that each has, its tokens. */
+/* A block of a prompt's products (kernels_src/step/prompt.cuh): its warps that multiply, the tiles of 16 outputs
+ * that each has, its tokens, and the warps that bring those. */
 typedef struct step_block {
-    int warps, each, tokens;
+    int warps, each, tokens, carriers;
 } step_block;
 
 typedef enum step_wide {

@@ -33,7 +33,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
         {"ABILITIES", f->cache_kind},
         {"PROMPT_WARPS", f->prompt_block.warps}, {"PROMPT_EACH", f->prompt_block.each},
-        {"PROMPT_TOKENS", f->prompt_block.tokens},
+        {"PROMPT_TOKENS", f->prompt_block.tokens}, {"PROMPT_CARRIERS", f->prompt_block.carriers},
         {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},
         {"PACK_CONV_OUT", cuda_set_format(f, STEP_P_CONV_OUT, set)}, {"TAPS", s->conv_taps},
         {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},

@@ -6,7 +6,8 @@ static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kerne
     const step_block *b = &f->prompt_block;
     const int each = cuda_prompt_outputs(f);
     return cuda_launch(f, &f->prompt, kernel, (rows + b->tokens - 1) / b->tokens,
-                       (outputs + each - 1) / each, b->warps * 32, cuda_prompt_bytes(f), l, 0);
+                       (outputs + each - 1) / each, (b->warps + b->carriers) * 32,
+                       cuda_prompt_bytes(f), l, 0);
 }
 
 static cairn_status cuda_run_prompt_conv(forward_cuda_state *f, int rows, int l) {

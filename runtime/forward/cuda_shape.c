@@ -229,21 +229,25 @@ static unsigned cuda_prompt_attend_bytes(const forward_cuda_state *f) {
 
 /* Shared memory of a prompt's products: as many steps of 128 inputs as are held at once. */
 static unsigned cuda_prompt_bytes(const forward_cuda_state *f) {
+    if (f->prompt_block.carriers) return (unsigned)step_apart_bytes(f->prompt_block.tokens);
     return (unsigned)(f->prompt_block.tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
 }
 
-/* The largest blocks of which the product of the fewest outputs has enough for all multiprocessors.
- * A row's bits are the same in all. */
+/* The largest blocks of which the product of the fewest outputs has enough for the multiprocessors: for three
+ * of four, but where carriers bring the tokens for one of five, for such a block of 256 takes no longer
+ * than one of 128 without. A row's bits are the same in all. */
 static void cuda_choose_prompt(forward_cuda_state *f) {
-    static const step_block wide[] = {{8, 1, 128}, {8, 1, 64}};
+    static const step_block wide[] = {{8, 1, 256, 4}, {8, 1, 128, 0}, {8, 1, 64, 0}};
     const model_shape *s = f->shape;
-    const int least = f->dev->sm_count * 3 / 4;
     const bool parts = s->heads * s->head_dim % 128 || s->kv_heads * s->head_dim % 128;
-    f->prompt_block = (step_block){4, 1, 64};
+    f->prompt_block = (step_block){4, 1, 64, 0};
     if (f->dev->arch != 90) return; /* by mma two tiles a warp spill with Q5_K, Q6_K */
     if (parts && !cuda_is_uniform(f->plan)) return; /* a block's tiles are all of q, of k or of v */
-    for (size_t i = BASE_COUNT(wide); i-- > 0;)
+    for (size_t i = BASE_COUNT(wide); i-- > 0;) {
+        const int least = (f->dev->sm_count * (wide[i].carriers ? 4 : 15) + 19) / 20;
+        if (wide[i].carriers && s->experts) continue; /* few slots are one expert's */
         if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= least) f->prompt_block = wide[i];
+    }
 }
 
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */

@@ -573,6 +573,7 @@ static inline void multiply_group(const WarpOperation &operation, float *d, cons
 SIMT_WGMMA(f16, 32, , false)
 SIMT_WGMMA(f16, 64, , false)
 SIMT_WGMMA(f16, 128, , false)
+SIMT_WGMMA(f16, 256, , false)
 SIMT_WGMMA(e4m3, 32, , false)
 SIMT_WGMMA(e4m3, 64, , false)
 SIMT_WGMMA(f16, 64, _turned, true)

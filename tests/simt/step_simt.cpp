@@ -95,10 +95,12 @@ namespace stage {
 #undef CAIRN_STEP_STAGES_CUH
 #undef CAIRN_STEP_PAGES_CUH
 #undef CAIRN_PROMPT_CUH
+#undef CAIRN_PROMPT_APART_CUH
 #undef CAIRN_ATTENTION_PROMPT_CUH
 #undef CAIRN_PROMPT_WARPS
 #undef CAIRN_PROMPT_EACH
 #undef CAIRN_PROMPT_TOKENS
+#undef CAIRN_PROMPT_CARRIERS
 #undef CAIRN_PACK_QKV
 #undef CAIRN_PACK_O
 #undef CAIRN_PACK_GATE_UP
@@ -115,7 +117,8 @@ namespace stream { /* the same model, its products those of dense/product.cuh */
 #define CAIRN_PACK_EMBED 34
 #define CAIRN_PROMPT_WARPS 8
 #define CAIRN_PROMPT_EACH 1
-#define CAIRN_PROMPT_TOKENS 128
+#define CAIRN_PROMPT_TOKENS 256
+#define CAIRN_PROMPT_CARRIERS 4
 #include "step/layer.cu"
 #include "step/attend.cu"
 #include "step/attend_pages.cu"
@@ -134,7 +137,7 @@ struct kernel_set {
     kernel prompt_gate_up, prompt_down, prompt_last;
     int product_bytes;
     uint32_t blocks; /* of a product, 0: one a tile */
-    uint32_t warps, tiles, tokens; /* of a block of a prompt's product */
+    uint32_t threads, tiles, tokens; /* of a block of a prompt's product */
     int tokens_bytes;
 };
 #define KERNEL_SET(ns, bytes, blocks)                                                             \
@@ -142,8 +145,7 @@ struct kernel_set {
      ns::step_attend, ns::step_project, ns::step_gate_up, ns::step_down,                          \
      ns::step_head, ns::prompt_embed, ns::prompt_norm, ns::prompt_qkv, ns::prompt_attend,         \
      ns::prompt_project, ns::prompt_gate_up, ns::prompt_down, ns::prompt_last, bytes, blocks,     \
-     ns::PROMPT_WARPS, ns::BLOCK_TILES, ns::TOKENS,                                               \
-     ns::STEP_BUFFERS * ns::STEP_BYTES}
+     ns::PROMPT_THREADS, ns::BLOCK_TILES, ns::TOKENS, ns::PROMPT_BYTES}
 static const kernel_set stage_set = KERNEL_SET(stage, stage::MEETING_BYTES, 0);
 static const kernel_set stream_set = KERNEL_SET(stream, PRODUCT_SHARED, 3);
 
@@ -405,7 +407,7 @@ struct run {
         uint32_t n = (uint32_t)tokens.size(), y = (n + 63) / 64;
         auto product = [&](kernel_set::kernel k, uint32_t tiles, int l) {
             one(k, {(n + set.tokens - 1) / set.tokens, (tiles + set.tiles - 1) / set.tiles},
-                32 * set.warps, set.tokens_bytes, l);
+                set.threads, set.tokens_bytes, l);
         };
         one(set.prompt_embed, {n}, 128, 0, 0);
         for (int l = 0; l < LAYERS; l++) {
