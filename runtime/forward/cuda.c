@@ -170,7 +170,7 @@ typedef struct forward_cuda_state {
      * for i = 0, else in variants[i]. Of q, k and v that differ: q + 256 k + 65536 v. */
     int formats[STEP_PRODUCTS][STEP_FORMATS], format_counts[STEP_PRODUCTS];
     step_layer layers[CAIRN_MAX_LAYERS];
-    step_block prompt_block;
+    step_block prompt_block, large_block; /* the second of many tokens; tokens 0: there is none */
     int warps, blocks, narrow, chunk, chunks, runs, head_tiles, group_rows;
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
@@ -181,6 +181,9 @@ typedef struct forward_cuda_state {
     jit_kernel alone_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* the products of steps of one row */
     bool alone_built[STEP_FORMATS];
     bool alone; /* the step that is launched has one row */
+    jit_kernel large_kernels[STEP_FORMATS][STEP_KERNELS]; /* a prompt's products by large_block */
+    bool large_built[STEP_FORMATS];
+    bool large; /* the product that is launched is one of them */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
     jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2], slot_kernels[2];

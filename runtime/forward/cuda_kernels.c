@@ -53,7 +53,7 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel <= STEP_K_DRAFT_FLOW) return f->product_bytes + f->attend_bytes;
     if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
-    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f);
+    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f, &f->prompt_block);
     if (kernel == PROMPT_K_ATTEND) return cuda_prompt_attend_bytes(f);
     if (kernel == STEP_K_ROUTE || kernel == PROMPT_K_ROUTE)
         return 4 * (unsigned)(f->shape->hidden + f->shape->experts + 8);
@@ -109,6 +109,7 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     if (f->adapts && cuda_is_adapted(product)) return &f->adapted[set][kernel];
     if (f->alone && kernel < STEP_K_ATTEND && f->alone_built[set] && product != STEP_P_OTHER)
         return &f->alone_kernels[set][kernel];
+    if (f->large) return &f->large_kernels[set][kernel];
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
 
@@ -123,18 +124,30 @@ static const char *const step_kernel_names[] = {
     "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
     "step_places", "step_gather", "step_combine"};
 
-/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built; `alone`:
- * their forms for a row alone. */
+/* What the kernels of a program are for: all rows, a row alone, a prompt's products by large blocks. The
+ * last two hold products alone. */
+typedef enum step_form { STEP_FORM_ALL, STEP_FORM_ALONE, STEP_FORM_LARGE } step_form;
+
+static jit_kernel *cuda_kernel_place(forward_cuda_state *f, int kernel, int set, step_form form) {
+    return form == STEP_FORM_ALONE   ? &f->alone_kernels[set][kernel]
+           : form == STEP_FORM_LARGE ? &f->large_kernels[set][kernel]
+           : set                     ? &f->variants[set][kernel]
+                                     : &f->kernels[kernel];
+}
+
+/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
 static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
-                                   int count, int set, bool alone) {
-    const unsigned held = cuda_products_of(f, set);
+                                   int count, int set, step_form form) {
+    const unsigned held = cuda_products_of(f, set) & (form ? ~(1u << STEP_P_OTHER) : ~0u);
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
         if (held >> cuda_kernel_product(i) & 1)
-            status = jit_function(f->dev->jit, program, step_kernel_names[i], (int)cuda_shared_bytes(f, i),
-                                  alone ? &f->alone_kernels[set][i]
-                                  : set ? &f->variants[set][i] : &f->kernels[i]);
-    if (alone && !status) f->alone_built[set] = true;
+            status = jit_function(f->dev->jit, program, step_kernel_names[i],
+                                  (int)(form == STEP_FORM_LARGE ? cuda_prompt_bytes(f, &f->large_block)
+                                                                : cuda_shared_bytes(f, i)),
+                                  cuda_kernel_place(f, i, set, form));
+    if (form == STEP_FORM_ALONE && !status) f->alone_built[set] = true;
+    if (form == STEP_FORM_LARGE && !status) f->large_built[set] = true;
     return status;
 }
 
@@ -157,30 +170,34 @@ typedef struct step_program {
     int first, count;
     unsigned products;
     int extras; /* only for models with one of these */
+    step_form form;
 } step_program;
 
-static const step_program step_programs[] = {
-    {"dense/pack.cu", 0, 0, 0, 0},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0},
-    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0},
-    {"step/prompt.cu", PROMPT_K_QKV, 4,
-     1u << STEP_P_QKV | 1u << STEP_P_GATE_UP | 1u << STEP_P_CONV_IN | 1u << STEP_P_EXPERT_UP, 0},
-    {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0},
-    {"step/layer.cu", STEP_K_QKV, 8, ((1u << STEP_PRODUCTS) - 1) & ~(1u << STEP_P_OTHER), 0},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
-     1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
-    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0},
-    {"step/head.cu", STEP_K_HEAD, 1, 0, 0}, {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0},
-    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
-    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
-    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV},
-    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV},
-    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
-    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
-    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}};
+enum { /* whose weights a program reads */
+    STEP_ALL_PRODUCTS = (1 << STEP_PRODUCTS) - 1,
+    STEP_FIRST_PRODUCTS = 1 << STEP_P_QKV | 1 << STEP_P_GATE_UP | 1 << STEP_P_CONV_IN | 1 << STEP_P_EXPERT_UP,
+    STEP_LAST_PRODUCTS = 1 << STEP_P_O | 1 << STEP_P_DOWN | 1 << STEP_P_CONV_OUT | 1 << STEP_P_EXPERT_DOWN
+};
 
-/* The products alone, without the embedding: their forms for steps of one row. */
-static bool cuda_is_alone(const step_program *p) { return p->first == STEP_K_QKV; }
+static const step_program step_programs[] = {
+    {"dense/pack.cu", 0, 0, 0, 0, 0},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, 0},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, 0},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, 0},
+    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, 0},
+    {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, 0},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
+    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, 0},
+    {"step/head.cu", STEP_K_HEAD, 1, 0, 0, 0}, {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, 0},
+    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, 0},
+    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, 0},
+    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV, 0},
+    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV, 0},
+    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, 0},
+    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, 0},
+    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0, 0}};
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
@@ -188,7 +205,7 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROG
  * STEP_PROGRAMS; constants of each set's stage and prompt kernels. */
 typedef struct step_texts {
     jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
-    jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], pack;
+    jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], large[STEP_FORMATS][STEP_CONSTANTS], pack;
     jit_request requests[STEP_REQUESTS + 2];
     int which[STEP_REQUESTS], count;
 } step_texts;
@@ -208,24 +225,35 @@ static bool cuda_has_alone(const forward_cuda_state *f, int set) {
     return any;
 }
 
+static jit_constant *cuda_alone_constants(const forward_cuda_state *f, int set, jit_constant *out) {
+    cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, out);
+    cuda_constant(out, "ALONE")->value = 1;
+    cuda_constant(out, "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
+    return out;
+}
+
+static jit_constant *cuda_large_constants(const forward_cuda_state *f, int set, jit_constant *out) {
+    cuda_constants(f, set, f->max_rows, 0, 0, out);
+    cuda_constant(out, "PROMPT_TOKENS")->value = f->large_block.tokens;
+    cuda_constant(out, "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
+    return out;
+}
+
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
-    if (cuda_is_alone(p) && !cuda_has_alone(f, set)) return;
+    if (p->form == STEP_FORM_ALONE && !cuda_has_alone(f, set)) return;
+    if (p->form == STEP_FORM_LARGE && !f->large_block.tokens) return;
     if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
         return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
-    if (cuda_is_alone(p)) {
-        cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, t->alone[set]);
-        cuda_constant(t->alone[set], "ALONE")->value = 1;
-        cuda_constant(t->alone[set], "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
-        request.constants = t->alone[set];
-    }
+    if (p->form == STEP_FORM_ALONE) request.constants = cuda_alone_constants(f, set, t->alone[set]);
+    if (p->form == STEP_FORM_LARGE) request.constants = cuda_large_constants(f, set, t->large[set]);
     if (p->first == STEP_K_FINISH) request.constant_count = 0;
     if (!p->count) request = cuda_pack_request(f, &t->pack);
     t->which[t->count] = set * STEP_PROGRAMS + program;
@@ -266,7 +294,7 @@ static cairn_status cuda_end_build(forward_cuda_state *f) {
         status = jit_get(f->dev->jit, &texts.requests[i], &program);
         if (!status)
             status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS,
-                                    cuda_is_alone(p));
+                                    p->form);
     }
     return status || !f->latents.heads ? status : cuda_end_latents(f);
 }
@@ -280,7 +308,7 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
     request = cuda_flow_request(f, kernel, constants);
     status = jit_try(f->dev->jit, &request, &program);
-    if (!status) status = cuda_functions(f, program, kernel, 1, 0, false);
+    if (!status) status = cuda_functions(f, program, kernel, 1, 0, STEP_FORM_ALL);
     if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
     else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
                                                                   : STEP_FLOW_READY;
@@ -296,7 +324,7 @@ static cairn_status cuda_wait_flow(forward_cuda_state *f, int kernel) {
     const jit_request request = cuda_flow_request(f, kernel, constants);
     jit_program *program;
     cairn_status status = jit_get(f->dev->jit, &request, &program);
-    if (!status) status = cuda_functions(f, program, kernel, 1, 0, false);
+    if (!status) status = cuda_functions(f, program, kernel, 1, 0, STEP_FORM_ALL);
     if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
     return status;
 }

@@ -1,13 +1,25 @@
 /* forward_cuda_prompt: the rows of a prompt, whose products are of many rows. See cuda.c. */
 
+/* Whether a product of layer l runs by large blocks: for rows with adapters, and for q, k and v of joined
+ * prompts, there are no such kernels. */
+static bool cuda_is_large(const forward_cuda_state *f, step_kernel kernel, int outputs, int rows, int l) {
+    const int set = f->layers[l].which[cuda_kernel_product((int)kernel)];
+    if (f->adapts || (f->joined && cuda_joined_kernel(f, (int)kernel, set))) return false;
+    return f->large_built[set] && cuda_pays_large(f, outputs, rows);
+}
+
 /* The product of `outputs` rows of weights with all rows of the prompt. */
 static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kernel, int outputs,
                                         int rows, int l) {
-    const step_block *b = &f->prompt_block;
+    const step_block *b = cuda_is_large(f, kernel, outputs, rows, l) ? &f->large_block : &f->prompt_block;
     const int each = cuda_prompt_outputs(f);
-    return cuda_launch(f, &f->prompt, kernel, (rows + b->tokens - 1) / b->tokens,
-                       (outputs + each - 1) / each, (b->warps + b->carriers) * 32,
-                       cuda_prompt_bytes(f), l, 0);
+    cairn_status status;
+    f->large = b == &f->large_block;
+    status = cuda_launch(f, &f->prompt, kernel, (rows + b->tokens - 1) / b->tokens,
+                         (outputs + each - 1) / each, (b->warps + b->carriers) * 32,
+                         cuda_prompt_bytes(f, b), l, 0);
+    f->large = false;
+    return status;
 }
 
 static cairn_status cuda_run_prompt_conv(forward_cuda_state *f, int rows, int l) {

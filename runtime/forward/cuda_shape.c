@@ -228,26 +228,39 @@ static unsigned cuda_prompt_attend_bytes(const forward_cuda_state *f) {
 }
 
 /* Shared memory of a prompt's products: as many steps of 128 inputs as are held at once. */
-static unsigned cuda_prompt_bytes(const forward_cuda_state *f) {
-    if (f->prompt_block.carriers) return (unsigned)step_apart_bytes(f->prompt_block.tokens);
-    return (unsigned)(f->prompt_block.tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
+static unsigned cuda_prompt_bytes(const forward_cuda_state *f, const step_block *b) {
+    if (b->carriers) return (unsigned)step_apart_bytes(b->tokens);
+    return (unsigned)(b->tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
 }
 
-/* The largest blocks of which the product of the fewest outputs has enough for the multiprocessors: for three
- * of four, but where carriers bring the tokens for one of five, for such a block of 256 takes no longer
- * than one of 128 without. A row's bits are the same in all. */
+/* Turns that the multiprocessors take with a product's blocks. */
+static int cuda_prompt_turns(const forward_cuda_state *f, int outputs, int rows, int tokens) {
+    const int each = cuda_prompt_outputs(f), sms = f->dev->sm_count;
+    return ((outputs + each - 1) / each * ((rows + tokens - 1) / tokens) + sms - 1) / sms;
+}
+
+/* Whether a product takes less time by blocks of 256 tokens than of 128: one takes 1.45 times as long as one
+ * of these. */
+static bool cuda_pays_large(const forward_cuda_state *f, int outputs, int rows) {
+    return 29 * cuda_prompt_turns(f, outputs, rows, 256) <= 20 * cuda_prompt_turns(f, outputs, rows, 128);
+}
+
+/* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the fewest outputs is
+ * faster by these. Of experts few slots are one's: there the largest blocks without carriers of which
+ * that product has enough for three of four multiprocessors. A row's bits are the same in all. */
 static void cuda_choose_prompt(forward_cuda_state *f) {
-    static const step_block wide[] = {{8, 1, 256, 4}, {8, 1, 128, 0}, {8, 1, 64, 0}};
+    static const step_block wide[] = {{8, 1, 128, 0}, {8, 1, 64, 0}};
     const model_shape *s = f->shape;
     const bool parts = s->heads * s->head_dim % 128 || s->kv_heads * s->head_dim % 128;
     f->prompt_block = (step_block){4, 1, 64, 0};
     if (f->dev->arch != 90) return; /* by mma two tiles a warp spill with Q5_K, Q6_K */
     if (parts && !cuda_is_uniform(f->plan)) return; /* a block's tiles are all of q, of k or of v */
-    for (size_t i = BASE_COUNT(wide); i-- > 0;) {
-        const int least = (f->dev->sm_count * (wide[i].carriers ? 4 : 15) + 19) / 20;
-        if (wide[i].carriers && s->experts) continue; /* few slots are one expert's */
-        if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= least) f->prompt_block = wide[i];
-    }
+    for (size_t i = BASE_COUNT(wide); i-- > 0 && s->experts;)
+        if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= f->dev->sm_count * 3 / 4)
+            f->prompt_block = wide[i];
+    if (s->experts) return;
+    f->prompt_block = (step_block){8, 1, 128, 4};
+    if (cuda_pays_large(f, s->hidden, f->max_rows)) f->large_block = (step_block){8, 1, 256, 4};
 }
 
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
