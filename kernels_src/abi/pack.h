@@ -39,7 +39,7 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
 
 /* Shared memory of a block of dense/product.cuh; and behind that where the parts of K are spread over the
  * blocks of a cluster: sums of so many tiles and parts. */
-enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 192 + 76 * 1024,
+enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 256 + 76 * 1024,
        PRODUCT_SPREAD = 16, PRODUCT_SPREAD_SHARED = PRODUCT_SPREAD * 512 };
 
 /* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8

@@ -719,13 +719,15 @@ template <class Epilogue> CAIRN_INLINE void prepare_outputs(Epilogue &, int, int
 /* ---- the product ---- */
 
 struct product_memory {
-    unsigned char rings[RING_BYTES]; /* first: 64 bytes off a line of 128 they cost a tenth of the speed */
     float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
     float totals[128]; /* of a tile, up to the part that comes: used by the one team */
     float factors[2 * PRODUCT_COLUMNS]; /* of a row alone two of each warp */
     u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
+    u32x4 rest[4]; /* up to a line */
+    unsigned char rings[RING_BYTES]; /* at a line of 128 bytes: 64 off it cost a tenth of the speed */
 };
+static_assert((PRODUCT_SHARED - RING_BYTES) % 128 == 0, "product_memory: where the rings begin");
 static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
 
 /* Behind it, where parts are spread: of tiles that this block ends, the sums of each part. */
