@@ -429,8 +429,7 @@ typedef struct cairn_config {
                                  * "f16" */
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
-    int32_t prefill_chunk;      /* prompt tokens per forward, from 16 on; 0: as suits the model
-                                 * and the device; 0 to 16384; default 0 */
+    int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */
     int32_t slice_us;           /* at most what a prompt holds the device for; 0: a whole
                                  * prefill_chunk; 0 to 1000000; default 0; hot */
     cairn_sampling sampling;    /* how the next token is drawn */

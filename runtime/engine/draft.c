@@ -91,7 +91,7 @@ static bool draft_put(cairn_session *s, int most) {
 /* The next forward of the model that drafts; false: nothing is due. */
 static bool draft_plan(cairn_model *m, double limit_us) {
     engine_scratch *x = m->drafts->scratch;
-    int rows = x->rows, slice = engine_slice(m->drafts, model_chunk(m->drafts), limit_us);
+    int rows = x->rows, slice = engine_slice(m->drafts, m->runtime->config.prefill_chunk, limit_us);
     for (cairn_session *s = m->sessions; s && rows > 0 && x->part_count < x->sequences; s = s->next)
         if (draft_is_due(s) && draft_put(s, slice < rows ? slice : rows))
             rows -= x->parts[x->part_count - 1].rows;

@@ -74,14 +74,13 @@ static void engine_add_adapter(const cairn_model *m, const cairn_adapter *adapte
 static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter *counter,
                                         const char *path, cairn_memory_map map,
                                         cairn_memory_estimate *out) {
-    int rows, pages;
+    int rows = model_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
     cairn_adapter *adapter = NULL, *own = NULL;
     model_place place = {path, HF_SCAN, NULL};
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
-    rows = model_most_rows(m);
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
         !(status = model_size_cache(m, &rt->device, &pages)) &&
         (!m->plan.landmark.values || !(status = adapter_own(m, &own))) &&

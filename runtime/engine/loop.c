@@ -230,7 +230,7 @@ static bool loop_put_aside(cairn_model *m) {
 /* The parts of the next forward, whose layers take limit_us at most each. */
 static void loop_plan_parts(cairn_model *m, double limit_us) {
     engine_scratch *x = m->scratch;
-    int rows = x->rows, slice = engine_slice(m, model_chunk(m), limit_us);
+    int rows = x->rows, slice = engine_slice(m, m->runtime->config.prefill_chunk, limit_us);
     cairn_session *s;
     for (s = m->sessions; s; s = s->next)
         if (loop_has_work(s) && loop_decodes(s) && slice > ENGINE_LEAST_ROWS) slice--;

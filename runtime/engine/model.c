@@ -155,10 +155,9 @@ static cairn_status engine_load_one(cairn_runtime *rt, model_place place, const 
     cairn_config *config = &rt->config;
     const model_place drafts = {config->drafter_model, model_how_of(rt), NULL};
     const int32_t most = config->max_seq_len;
-    int rows;
+    int rows = model_most_rows(config);
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
-    rows = model_most_rows(m);
     if (drafts_for) status = engine_check_drafts(drafts_for, m);
     else if (*config->drafter_model) {
         config->max_seq_len = m->max_seq_len;

@@ -660,7 +660,7 @@ static int engine_draft(cairn_session *s, int room) {
 
 /* What a session that wants up to `room` (>= 1) more tokens does next, in `most` rows at most. */
 static engine_part engine_plan_step(cairn_session *s, int room, int most) {
-    int chunk = model_chunk(s->model), left = s->count - s->cached;
+    int chunk = engine_config(s)->prefill_chunk, left = s->count - s->cached;
     engine_part part = engine_part_of(s, FORWARD_STEP, 1);
     part.sampled = 1;
     if (most > chunk) most = chunk;

@@ -118,7 +118,7 @@ static const config_field config_fields[] = {
      .unit = "tokens"},
     {.path = "prefill_chunk", .kind = CFG_INT, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, prefill_chunk), .bytes = 4,
-     .low = 0, .high = 16384,
+     .low = 16, .high = 16384,
      .unit = "tokens"},
     {.path = "slice_us", .kind = CFG_INT, .parent = -1, .hot = true,
      .offset = offsetof(cairn_config, slice_us), .bytes = 4,
@@ -285,7 +285,7 @@ static void config_set_defaults(cairn_config *c) {
     c->kv_dtype = CAIRN_KV_F16;
     c->max_batch = 8;
     c->max_seq_len = 0;
-    c->prefill_chunk = 0;
+    c->prefill_chunk = 512;
     c->slice_us = 0;
     c->sampling.temperature = 0.0f;
     c->sampling.top_k = 0;

@@ -83,20 +83,8 @@ static int model_pages_of(int tokens, int page_size) {
     return (tokens + page_size - 1) / page_size;
 }
 
-/* A window's layers keep as many pages more as a forward has rows: large ones are for models without. */
-static int model_chunk(const cairn_model *m) {
-    const cairn_config *config = &m->runtime->config;
-    const int64_t all = (int64_t)m->max_seq_len * config->max_batch; /* tokens that there can be */
-    int chunk = config->backend == CAIRN_BACKEND_CUDA ? 2048 : 512;
-    if (config->prefill_chunk) return config->prefill_chunk > 16 ? config->prefill_chunk : 16;
-    for (int i = 0; i < m->plan.layer_count; i++)
-        if (m->plan.layers[i].window) chunk = 512;
-    return all < chunk ? (int)(all > 16 ? all : 16) : chunk;
-}
-
-static int model_most_rows(const cairn_model *m) {
-    const int chunk = model_chunk(m);
-    return chunk > MODEL_EVAL_ROWS ? chunk : MODEL_EVAL_ROWS;
+static int model_most_rows(const cairn_config *config) {
+    return config->prefill_chunk > MODEL_EVAL_ROWS ? config->prefill_chunk : MODEL_EVAL_ROWS;
 }
 
 /* ---- groups of layers ---- */
@@ -118,7 +106,7 @@ static void model_group_layers(cairn_model *m) {
     const int all = model_pages_of(m->max_seq_len, config->page_size);
     for (int i = 0; i < m->shape.layers; i++) {
         const plan_layer *l = &m->plan.layers[i];
-        const int most = pages_window_most(l->window, model_most_rows(m), config->page_size);
+        const int most = pages_window_most(l->window, model_most_rows(config), config->page_size);
         if (l->mixer == PLAN_ATTENTION && l->window && 2 * most < all)
             m->groups.of[l->state] = (uint8_t)model_add_window(&m->groups, l->window, most);
     }

@@ -78,10 +78,8 @@ static void model_unload(cairn_model *m);
 static void model_drop_file(cairn_model *m);
 /* Whether the layers that the config names are the model's; "all" stands for those there are. */
 static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s);
-/* Prompt tokens of a forward: the config's, or what suits the model and its device. */
-static int model_chunk(const cairn_model *m);
 /* Rows of the largest forward. */
-static int model_most_rows(const cairn_model *m);
+static int model_most_rows(const cairn_config *config);
 /* Device bytes of a cache of so many pages, with what its groups of layers have beside them. */
 static uint64_t model_cache_bytes(const cairn_model *m, int pages);
 /* The groups of such a cache. */

@@ -81,7 +81,6 @@ end
 -- Processes a prompt; on a terminal a long one shows how far it is.
 function Run:append(prompt)
   local ids, size = self:ids_of(prompt), self.rt:config().prefill_chunk
-  if size == 0 then size = 2048 end
   local shows = host.is_terminal "stderr" and #ids > 2 * size
   for at = 1, #ids, shows and size or math.max(#ids, 1) do
     if shows then io.stderr:write(("\rprompt: %d of %d tokens"):format(at - 1, #ids)) end

@@ -81,7 +81,7 @@ error "annotations for the editor, not a module"
 ---@field kv_dtype? "f16"|"bf16"|"f32"|"e4m3" element type of the KV cache; f16, bf16, f32, e4m3; default "f16"
 ---@field max_batch? integer sequences decoded together; 1 to 1024; default 8
 ---@field max_seq_len? integer longest sequence; 0: the model's; 0 to 4194304; default 0
----@field prefill_chunk? integer prompt tokens per forward, from 16 on; 0: as suits the model and the device; 0 to 16384; default 0
+---@field prefill_chunk? integer prompt tokens per forward; 16 to 16384; default 512
 ---@field slice_us? integer at most what a prompt holds the device for; 0: a whole prefill_chunk; 0 to 1000000; default 0
 ---@field sampling? cairn.sampling how the next token is drawn
 ---@field stop? string[] strings that end a generation; up to 16 strings of 127 bytes; default {}

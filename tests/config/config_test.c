@@ -45,7 +45,7 @@ static void test_defaults(void) {
         "return { page_size = 64, topk = 32, draft_length = 4, drafter = 'ngram',\n"
         "selection = { source = 'minmax', strategy = 'group', form = 'flat', window = 512,\n"
         "  sinks = 4, layers = 'all' }, landmark_position = 'previous', kv_dtype = 'f16',\n"
-        "max_batch = 8, max_seq_len = 0, prefill_chunk = 0,\n"
+        "max_batch = 8, max_seq_len = 0, prefill_chunk = 512,\n"
         "sampling = { temperature = 0.0, top_k = 0, top_p = 1.0, min_p = 0.0,\n"
         "  order = 'top_k_first', repetition_penalty = 1.0, seed = 1 }, stop = {},\n"
         "shape = { heads = 32, kv_heads = 8, head_dim = 128 }, routes = { topk = 'auto' },\n"
