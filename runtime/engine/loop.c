@@ -355,7 +355,7 @@ static double loop_slice(const cairn_model *m, double us, double whole) {
 
 /* A blocking call's slices of prompts: such as let a cancel be heard soon. */
 static double loop_limit(const cairn_model *m) {
-    return loop_slice(m, m->backend->begin ? ENGINE_HEED_US : 1e12, 1e12);
+    return loop_slice(m, m->backend->begin ? ENGINE_HEED_US : ENGINE_NO_LIMIT, ENGINE_NO_LIMIT);
 }
 
 /* Lands what is in flight: a forward of another kind follows. */

@@ -254,11 +254,12 @@ static void engine_learn_cost(double *cost, double us) {
     else *cost += (us > *cost ? 0.15 : 0.3) * (us - *cost);
 }
 
-/* Rows of prompts in a forward, so that none of its parts takes longer than limit_us. */
+/* Rows of prompts in a forward, so that none of its parts takes longer than limit_us, ENGINE_NO_LIMIT: however
+ * long; as long as nothing was measured, few. */
 static int engine_slice(const cairn_model *m, int most, double limit_us) {
     int rows = ENGINE_LEAST_ROWS;
     double known = engine_cost(m, most);
-    if (known > 0.0 && known <= limit_us) return most;
+    if (limit_us >= ENGINE_NO_LIMIT || (known > 0.0 && known <= limit_us)) return most;
     while (2 * rows <= most && known > 0.0 && engine_cost(m, 2 * rows) <= limit_us) rows *= 2;
     return rows < most ? rows : most;
 }
@@ -376,8 +377,8 @@ static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us) {
 
 /* Whether a blocking call may run what took off in one go: a cancel would not be heard before. */
 static bool engine_is_soon_over(const cairn_model *m) {
-    const engine_scratch *x = m->scratch;
-    return m->runtime->config.slice_us == 0 && engine_cost(m, x->batch.row_count) < ENGINE_HEED_US;
+    const double us = engine_cost(m, m->scratch->batch.row_count);
+    return m->runtime->config.slice_us == 0 && us > 0.0 && us < ENGINE_HEED_US;
 }
 
 /* Works on the forward in flight until it has landed (left is 0), its time is over, or one of its

@@ -11,6 +11,7 @@ enum {
     ENGINE_POINTS = 192,   /* more than bytes are held back as a stop string's beginning */
     ENGINE_HEED_US = 8000 /* a forward looks about so often: for a cancel, and whether time is over */
 };
+#define ENGINE_NO_LIMIT 1e12 /* us */
 
 /* Of a session's request. WAITS: its ids are not the session's yet. PROMPT: they are, and are being
  * processed. SAYS: tokens are made. */

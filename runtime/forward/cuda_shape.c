@@ -245,9 +245,9 @@ static bool cuda_pays_large(const forward_cuda_state *f, int outputs, int rows) 
     return 29 * cuda_prompt_turns(f, outputs, rows, 256) <= 20 * cuda_prompt_turns(f, outputs, rows, 128);
 }
 
-/* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the fewest outputs is
- * faster by these. Of experts few slots are one's: there the largest blocks without carriers of which
- * that product has enough for three of four multiprocessors. A row's bits are the same in all. */
+/* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the most outputs is faster
+ * by these. Of experts few slots are one's: there the largest blocks without carriers of which the product
+ * of the fewest has enough for three of four multiprocessors. A row's bits are the same in all. */
 static void cuda_choose_prompt(forward_cuda_state *f) {
     static const step_block wide[] = {{8, 1, 128, 0}, {8, 1, 64, 0}};
     const model_shape *s = f->shape;
@@ -260,7 +260,7 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
             f->prompt_block = wide[i];
     if (s->experts) return;
     f->prompt_block = (step_block){8, 1, 128, 4};
-    if (cuda_pays_large(f, s->hidden, f->max_rows)) f->large_block = (step_block){8, 1, 256, 4};
+    if (cuda_pays_large(f, 2 * s->ffn, f->max_rows)) f->large_block = (step_block){8, 1, 256, 4};
 }
 
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */

@@ -1,4 +1,4 @@
--- cairn bench shape [NAME...] --type T --context N --pages K: what a model of a well-known shape would
+-- cairn bench shape [NAME...] --type T --context N --pages K --chunk N: what a model of a well-known shape would
 -- do here, before one is chosen or fetched. Writes a GGUF file of that shape with random weights to a
 -- temporary folder, loads it, prints prompt, decode and memory, and removes it.
 local cairn = require "cairn"
@@ -243,8 +243,9 @@ end
 
 local function measure(b, path, name, o)
   local s, context, pages = shapes[name], o.context or 2048, o.pages or 0
+  local chunk = o.chunk or b.cuda and 2048 or 512
   local config = { backend = b.cuda and "cuda" or "cpu", drafter = "none", log = "warn", max_batch = 1,
-    max_seq_len = context + 256, selection = { layers = pages > 0 and "all" or "none" } }
+    max_seq_len = context + 256, prefill_chunk = chunk, selection = { layers = pages > 0 and "all" or "none" } }
   if pages > 0 then config.topk = pages end
   local start = cairn.now_us()
   local rt <close> = cairn.open(config)
@@ -258,7 +259,8 @@ local function measure(b, path, name, o)
   local prompt = session:stats()
   for _ in session:generate("", { max_tokens = b.cuda and 128 or 8 }) do end
   local stats = session:stats()
-  b.emit { op = label, shape = ("prompt of %d"):format(context), tokens_per_second = context / prompt.prompt_seconds }
+  b.emit { op = label, shape = ("prompt of %d by %d"):format(context, chunk),
+    tokens_per_second = context / prompt.prompt_seconds }
   local bytes = step_bytes(s, o.type or "q4_0", stats, model:info().page_size, context, pages > 0)
   local limit = b.floor.read_bytes_per_second / bytes
   b.emit { op = label, shape = ("decode at %d, %s"):format(context, pages > 0 and pages .. " pages" or "dense"),
