@@ -38,31 +38,13 @@ namespace flow {
 #define CAIRN_SPARSE 0
 #include "step/step.cu"
 } // namespace flow
-#undef CAIRN_ATTENTION_CORE_CUH
-#undef CAIRN_KEPT_CUH
-#undef CAIRN_ELEMENTS_CUH
-#undef CAIRN_STEP_CUH
-#undef CAIRN_ADAPTER_CUH
-#undef CAIRN_FAMILIES_CUH
-#undef CAIRN_STEP_ATTEND_CUH
-#undef CAIRN_STEP_MERGE_CUH
-#undef CAIRN_STEP_STAGES_CUH
+#include "again.h"
 #undef CAIRN_SPARSE
 namespace sparse_flow {
 #define CAIRN_SPARSE 1
 #include "step/step.cu"
 } // namespace sparse_flow
-#undef CAIRN_ATTENTION_CORE_CUH
-#undef CAIRN_KEPT_CUH
-#undef CAIRN_ELEMENTS_CUH
-#undef CAIRN_STEP_CUH
-#undef CAIRN_ADAPTER_CUH
-#undef CAIRN_FAMILIES_CUH
-#undef CAIRN_STEP_ATTEND_CUH
-#undef CAIRN_STEP_MERGE_CUH
-#undef CAIRN_STEP_STAGES_CUH
-#undef CAIRN_SELECT_CORE_CUH
-#undef CAIRN_STEP_PAGES_CUH
+#include "again.h"
 #undef CAIRN_SPARSE
 #undef CAIRN_ROWS
 #undef CAIRN_PARTS
@@ -83,20 +65,7 @@ namespace stage {
 #include "step/finish.cu"
 #include "dense/pack.cu"
 } // namespace stage
-#undef CAIRN_ATTENTION_CORE_CUH
-#undef CAIRN_KEPT_CUH
-#undef CAIRN_ELEMENTS_CUH
-#undef CAIRN_SELECT_CORE_CUH
-#undef CAIRN_STEP_CUH
-#undef CAIRN_ADAPTER_CUH
-#undef CAIRN_FAMILIES_CUH
-#undef CAIRN_STEP_ATTEND_CUH
-#undef CAIRN_STEP_MERGE_CUH
-#undef CAIRN_STEP_STAGES_CUH
-#undef CAIRN_STEP_PAGES_CUH
-#undef CAIRN_PROMPT_CUH
-#undef CAIRN_PROMPT_APART_CUH
-#undef CAIRN_ATTENTION_PROMPT_CUH
+#include "again.h"
 #undef CAIRN_PROMPT_WARPS
 #undef CAIRN_PROMPT_EACH
 #undef CAIRN_PROMPT_TOKENS
@@ -107,7 +76,6 @@ namespace stage {
 #undef CAIRN_PACK_DOWN
 #undef CAIRN_PACK_HEAD
 #undef CAIRN_PACK_EMBED
-#undef STAGE
 namespace stream { /* the same model, its products those of dense/product.cuh */
 #define CAIRN_PACK_QKV 33
 #define CAIRN_PACK_O 32
