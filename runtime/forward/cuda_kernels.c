@@ -180,24 +180,26 @@ enum { /* whose weights a program reads */
 };
 
 static const step_program step_programs[] = {
-    {"dense/pack.cu", 0, 0, 0, 0, 0},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, 0},
-    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, 0},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, 0},
-    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, 0},
+    {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
+    {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, 0},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
-    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, 0},
-    {"step/head.cu", STEP_K_HEAD, 1, 0, 0, 0}, {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, 0},
-    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, 0},
-    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, 0},
-    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV, 0},
-    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV, 0},
-    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, 0},
-    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, 0},
-    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0, 0}};
+    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
+    {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
+    {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
+    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL},
+    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL},
+    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV, STEP_FORM_ALL},
+    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV, STEP_FORM_ALL},
+    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, STEP_FORM_ALL},
+    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, STEP_FORM_ALL},
+    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0, STEP_FORM_ALL}};
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
