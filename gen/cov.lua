@@ -5,7 +5,7 @@
 --
 -- tests/coverage.txt answers for what cannot be reached, `FILE: TEXT: why`, TEXT being a part of the
 -- line or * for all of the file, FILE a file or FOLDER/*. An answer that answers for nothing is an error, so that the list
--- stays true.
+-- stays true; but one "by chance", for lines that some runs reach.
 local lines, branches = {}, {} -- [file][number] = count; [file][number][index] = count
 
 local function of(t, key)
@@ -111,7 +111,7 @@ for _, at in ipairs(open) do file:write(("%s:%d: %s\n"):format(at.file, at.n, at
 file:close()
 local stale = 0
 for _, a in ipairs(answers) do
-  if not a.used and lines[a.file] then
+  if not a.used and lines[a.file] and not a.why:find "^by chance" then
     stale = stale + 1
     print(("tests/coverage.txt answers for nothing: %s: %s"):format(a.file, a.text))
   end

@@ -334,6 +334,15 @@ static void folder_zip_entry(gguf_build *out, gguf_build *list, const char *name
     build_bytes(out, data, bytes);
 }
 
+/* The directory of so many entries, and the record of the end. */
+static void folder_zip_end(gguf_build *out, const gguf_build *list, int count) {
+    const size_t at = out->size;
+    build_bytes(out, list->data, list->size);
+    build_bytes(out, "PK\5\6", 4), build_number(out, 0, 4);
+    build_number(out, (uint64_t)count, 2), build_number(out, (uint64_t)count, 2);
+    build_number(out, list->size, 4), build_number(out, at, 4), build_number(out, 0, 2);
+}
+
 static gguf_build folder_torch(const folder_tensor *t, int count) {
     gguf_build out = {0}, list = {0}, pickle = folder_pickle(t, count);
     folder_zip_entry(&out, &list, "archive/data.pkl", pickle.data, pickle.size);
@@ -343,11 +352,7 @@ static gguf_build folder_torch(const folder_tensor *t, int count) {
         snprintf(name, sizeof name, "archive/data/%d", i);
         folder_zip_entry(&out, &list, name, t[i].data, t[i].bytes);
     }
-    const size_t at = out.size;
-    build_bytes(&out, list.data, list.size);
-    build_bytes(&out, "PK\5\6", 4), build_number(&out, 0, 4);
-    build_number(&out, (uint64_t)count + 2, 2), build_number(&out, (uint64_t)count + 2, 2);
-    build_number(&out, list.size, 4), build_number(&out, at, 4), build_number(&out, 0, 2);
+    folder_zip_end(&out, &list, count + 2);
     free(list.data), free(pickle.data);
     return out;
 }

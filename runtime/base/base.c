@@ -60,7 +60,7 @@ static void base_log(base *b, cairn_log_level level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    base_show(text, shown, sizeof shown);
+    base_show(text, strchr(format, '\n') != NULL, shown, sizeof shown);
     b->log(b->log_user, level, shown);
 }
 
@@ -72,7 +72,7 @@ static cairn_status base_fail(base *b, cairn_status status, const char *format, 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    base_show(text, b->error, sizeof b->error);
+    base_show(text, strchr(format, '\n') != NULL, b->error, sizeof b->error);
     used = strlen(b->error);
     b->status = status;
     if (*hint)

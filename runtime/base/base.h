@@ -109,7 +109,7 @@ static void base_fork(const base *from, base *to);
 
 /* Keeps the message and returns the status: `return base_fail(b, CAIRN_POOL_FULL, "...", ...);`
  * The message says what, where and why; the hint of the status is appended. Bytes that would
- * command a terminal are escaped, here and in the log. */
+ * command a terminal are escaped, here and in the log, and line breaks but where the format has one. */
 BASE_PRINTF(3, 4)
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...);
 /* One line for the host program's log, without a newline; nothing is formatted below its level. */

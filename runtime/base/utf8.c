@@ -50,13 +50,13 @@ static bool base_utf8_is_plain(uint32_t point) {
 }
 
 /* Copies a terminated text, cut to out_bytes, with every byte that is no plain character written as
- * \xNN: what a file or a host put into a message commands no terminal. */
-static void base_show(const char *text, char *out, size_t out_bytes) {
+ * \xNN: what a file or a host put into a message commands no terminal. Line breaks, too, unless `lines`. */
+static void base_show(const char *text, bool lines, char *out, size_t out_bytes) {
     size_t left = strlen(text), used = 0;
     while (left && used + 1 < out_bytes) {
         bool whole;
         size_t part = base_utf8_part(text, left, &whole);
-        bool plain = whole && base_utf8_is_plain(base_utf8_point(text, part));
+        bool plain = whole && base_utf8_is_plain(base_utf8_point(text, part)) && (lines || *text != '\n');
         if (used + (plain ? part : 4 * part) >= out_bytes) break;
         for (size_t i = 0; i < part && !plain; i++)
             used += (size_t)snprintf(out + used, 5, "\\x%02x", (unsigned)(unsigned char)text[i]);

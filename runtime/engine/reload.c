@@ -75,7 +75,8 @@ static cairn_status reload_read(cairn_runtime *rt, const cairn_config *config, c
     char error[BASE_ERROR_BYTES / 2];
     config_change change;
     cairn_status status = cairn_config_check(config, out, error, sizeof error);
-    if (status) return base_fail(&rt->base, status, "reload: %s", error);
+    if (status)
+        return base_fail(&rt->base, status, strchr(error, '\n') ? "reload:\n%s" : "reload: %s", error);
     config_keep_host(out, &rt->config);
     if (out->backend == CAIRN_BACKEND_AUTO) out->backend = rt->config.backend;
     config_diff(&rt->config, out, &change);

@@ -45,6 +45,11 @@ static void test_failure(base *b) {
     base_fail(b, CAIRN_OK, "a\x1b[2Jb\x7f \xc2\x9b" "31m \xff\xc3 \xe2\x80\xae" "\tcaf\xc3\xa9\n");
     tap_ok(!strcmp(b->error, "a\\x1b[2Jb\\x7f \\xc2\\x9b31m \\xff\\xc3 \\xe2\\x80\\xae\tcaf\xc3\xa9\n"),
            "what would command a terminal is escaped: %.40s", b->error);
+    base_fail(b, CAIRN_OK, "%s: the architecture is '%s'", "a\nb.gguf", "x\ncairn: all is well");
+    tap_ok(!strcmp(b->error, "a\\x0ab.gguf: the architecture is 'x\\x0acairn: all is well'"),
+           "and a line break that no message has: %s", b->error);
+    base_fail(b, CAIRN_OK, "%s\n  with %s", "a line", "another");
+    tap_ok(!strcmp(b->error, "a line\n  with another"), "those of the message's own stay");
     memset(big, '\x1b', sizeof big - 1);
     base_fail(b, CAIRN_BAD_FILE, "%s", big);
     tap_ok(strlen(b->error) < BASE_ERROR_BYTES && strlen(b->error) > BASE_ERROR_BYTES - 8,

@@ -151,6 +151,21 @@ static void test_new_device(void) {
     bench_open(CACHE_MEMORY);
     tap_ok(!bench_get("good.cu", 1, &p) && p->from_ptx, "a device newer than NVRTC runs its PTX");
     bench_close();
+    for (int image = 0; image < 2; image++) {
+        bench_open(CACHE_OFF);
+        fake.link_result = image ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION : CUDA_ERROR_OUT_OF_MEMORY;
+        tap_ok(bench_get("good.cu", 1, &p) == (image ? CAIRN_NVRTC_TOO_OLD : CAIRN_OUT_OF_DEVICE_MEMORY) &&
+               strstr(bench.b.error, image ? "sm_130 is newer than NVRTC" : "cuLinkComplete"),
+               "or says what the driver's linker said: %s", bench.b.error);
+        fake.link_result = CUDA_SUCCESS;
+        bench_close();
+    }
+    fake.nvrtc_arch_count = 0;
+    bench_open(CACHE_OFF);
+    tap_ok(bench_get("good.cu", 1, &p) == CAIRN_UNSUPPORTED && strstr(bench.b.error, "lists 0 architectures"),
+           "an NVRTC that knows no device: %s", bench.b.error);
+    bench_close();
+    fake.nvrtc_arch_count = 3;
     fake.major = 7;
     bench_open(CACHE_MEMORY);
     tap_ok(bench_get("good.cu", 1, &p) == CAIRN_UNSUPPORTED && strstr(bench.b.error, "sm_70"),

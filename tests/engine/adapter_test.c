@@ -10,6 +10,7 @@
 #include "ref/block_ref.h"
 #include "ref/f16_ref.h"
 #include "ref/llama_ref.h"
+#include "short_memory.h"
 #include "tap.h"
 #include "backends.h"
 #include "family.h"
@@ -586,6 +587,18 @@ static void with_text(rig *g, const gguf_build *good, const char *from, const ch
     refused(g, path, status, part, to);
 }
 
+/* With a key more, of 64 bytes. */
+static void test_invocation(rig *g, const gguf_build *good) {
+    gguf_build bad = {0};
+    build_bytes(&bad, good->data, 24);
+    bad.data[16]++;
+    build_key_string(&bad, "adapter.alora.invocation_tokens", "of 13 bytes..");
+    build_bytes(&bad, good->data + 24, good->size - 24);
+    save(path, &bad);
+    free(bad.data);
+    refused(g, path, CAIRN_UNSUPPORTED, "it begins at a text of its own", "alora");
+}
+
 static void test_shapes(rig *g) {
     const int layers = on_mixed ? 3 : 2; /* of a_llama */
     family wide = zoo_llama(&state);
@@ -630,6 +643,116 @@ static void test_damage(rig *g, const char *file) {
     base_text_free(&g->rt->base, &text);
 }
 
+/* Pairs of matrices of zeros by these names, to folder_path. */
+typedef struct bad_tensor { const char *name; int rows, columns; } bad_tensor;
+static void refused_tensors(rig *g, const bad_tensor *bad, int count, const char *config,
+                            cairn_status status, const char *part) {
+    static const double zeros[1 << 16] = {0};
+    static folder_tensor tensors[32];
+    char old[128];
+    for (int i = 0; i < count; i++) {
+        tensors[i] = tensor_of(bad[i].name, bad[i].rows ? bad[i].rows : 1, bad[i].columns, zeros);
+        if (!bad[i].rows) tensors[i].shape[0] = bad[i].columns, tensors[i].ndim = 1;
+    }
+    gguf_build file = folder_safetensors(tensors, count, true);
+    snprintf(old, sizeof old, "%s/adapter_model.bin", folder_path);
+    remove(old);
+    save_config(4, 8, config);
+    folder_save(folder_path, "adapter_model.safetensors", file.data, file.size);
+    refused(g, folder_path, status, part, bad[0].name);
+    for (int i = 0; i < count; i++) free(tensors[i].data);
+    free(file.data);
+}
+
+/* One pair, whose A has 4 rows, and two more where they are for the same product. */
+static void test_bad_tensors(rig *g) {
+    const int hidden = g->f.hidden;
+    const bad_tensor flat[] = {{"layers.0.mlp.up_proj.lora_A", 0, hidden}};
+    const bad_tensor expert[] = {{"layers.0.mlp.experts.0.up_proj.lora_A", 4, hidden}};
+    const bad_tensor tall[] = {{"layers.0.mlp.up_proj.lora_A", 4, hidden},
+                               {"layers.0.mlp.up_proj.lora_B", g->f.ffn + 1, 4}};
+    const bad_tensor twice[] = {{"layers.0.self_attn.qkv_proj.lora_A", 4, hidden},
+                                {"layers.0.self_attn.qkv_proj.lora_B", 8, 4},
+                                {"layers.0.self_attn.k_proj.lora_A", 4, hidden},
+                                {"layers.0.self_attn.k_proj.lora_B", 8, 4}};
+    const bad_tensor gated[] = {{"mask_embedding", 0, hidden}, {"sampler.0.norm", 0, hidden}};
+    const bad_tensor all[] = {{"mask_embedding", 0, hidden}, {"sampler.0.weight", hidden, 2 * hidden},
+                              {"sampler.0.norm", 0, hidden}, {"sampler.1.weight", hidden, hidden},
+                              {"sampler.1.norm", 0, hidden}};
+    refused_tensors(g, flat, 1, "", CAIRN_UNSUPPORTED, "a matrix of ");
+    refused_tensors(g, expert, 1, "", CAIRN_UNSUPPORTED, "the model's layer has no such product");
+    refused_tensors(g, tall, 2, "", CAIRN_UNSUPPORTED, "and [");
+    refused_tensors(g, twice, 4, "", CAIRN_BAD_FILE, "another tensor is for the same product");
+    refused_tensors(g, gated, 2, "", CAIRN_BAD_FILE, "has mask_embedding and sampler.0.weight, or neither");
+    refused_tensors(g, all, 5, ", \"draft_length\": 1.5", CAIRN_BAD_FILE, "draft_length: a count");
+}
+
+/* Of experts: ranks that differ within a layer, and a product that its layers have not. */
+static void test_bad_ranks(rig *g) {
+    const int hidden = g->f.hidden;
+    const bad_tensor whole[] = {{"layers.0.mlp.up_proj.lora_A", 4, hidden},
+                                {"layers.0.mlp.up_proj.lora_B", g->f.ffn, 4}};
+    bad_tensor ranks[32];
+    char names[32][64];
+    for (int i = 0; i < 2 * g->f.experts; i++) {
+        const int rank = i / 2 == 3 ? 8 : 4;
+        const bad_tensor t = {names[i], i % 2 ? g->f.ffn : rank, i % 2 ? rank : hidden};
+        snprintf(names[i], sizeof names[i], "layers.0.mlp.experts.%d.up_proj.lora_%c", i / 2, i % 2 ? 'B' : 'A');
+        ranks[i] = t;
+    }
+    refused_tensors(g, ranks, 2 * g->f.experts, "", CAIRN_UNSUPPORTED, "not that of the layer's other experts");
+    refused_tensors(g, whole, 2, "", CAIRN_UNSUPPORTED, "the model's layer has no such product");
+}
+
+static void refused_config(rig *g, const char *text, const char *part) {
+    folder_save(folder_path, "adapter_config.json", text, strlen(text));
+    refused(g, folder_path, CAIRN_UNSUPPORTED, part, text);
+}
+
+/* Each allocation of a load fails once: a status, and nothing is left but what was there. */
+static void test_short_memory(const family *f, const low *l) {
+    cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    cairn_adapter *a = NULL;
+    char error[256];
+    c.allocator.realloc = test_realloc, c.threads = 1;
+    if (cairn_open(&c, &rt, error, sizeof error) || cairn_load_model(rt, model_path, &m)) {
+        tap_ok(false, "a model where memory is counted");
+        return;
+    }
+    for (int torch = 1; torch >= 0; torch--) {
+        long tries = 0, before;
+        bool told = true;
+        write_peft(f, l, torch);
+        for (cairn_status status = CAIRN_OUT_OF_MEMORY; status && told; tries++) {
+            before = live_blocks, allocations_left = tries;
+            status = cairn_adapter_load(m, folder_path, &a);
+            allocations_left = -1;
+            told = !status || (status == CAIRN_OUT_OF_MEMORY && live_blocks == before && !a);
+        }
+        tap_ok(told && tries > 9 && a, "memory runs out at each of %ld allocations of an adapter, form %d",
+               tries, torch);
+    }
+    cairn_close(rt);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+}
+
+/* Landmarks for a model whose layers of convolutions have no pages. */
+static void test_no_pages(void) {
+    cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    rig g;
+    memset(&g, 0, sizeof g);
+    if (!(g.rt = open_runtime_on(&c, "convolutions"))) return;
+    g.f = zoo_lfm2(&state);
+    family_write(&g.f, other_path);
+    if (tap_ok(!cairn_load_model(g.rt, other_path, &g.m), "a model of convolutions")) {
+        const bad_tensor landmark[] = {{"landmark_embedding", 0, g.f.hidden}};
+        refused_tensors(&g, landmark, 1, "", CAIRN_UNSUPPORTED, "have no keys and values in pages");
+    }
+    close_rig(&g);
+}
+
 static void test_bad(void) {
     rig g;
     char inside[128];
@@ -648,7 +771,9 @@ static void test_bad(void) {
               CAIRN_BAD_FILE, "blk.1.attn_v");
     with_text(&g, &good, "adapter.type", "adapter.tipe", CAIRN_UNSUPPORTED, "adapter.type");
     with_text(&g, &good, "llama", "qwenx", CAIRN_UNSUPPORTED, "'llama'");
+    test_invocation(&g, &good);
     test_shapes(&g);
+    test_bad_tensors(&g);
     save(path, &good);
     test_damage(&g, path);
     write_peft(&g.f, &l, true);
@@ -657,6 +782,10 @@ static void test_bad(void) {
     write_peft(&g.f, &l, false);
     snprintf(inside, sizeof inside, "%s/adapter_model.safetensors", folder_path);
     test_damage(&g, inside);
+    test_short_memory(&g.f, &l);
+    refused_config(&g, "{\"peft_type\": \"IA3\", \"r\": 4, \"lora_alpha\": 8}", "peft_type 'LORA'");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"bias\": \"all\"}", "bias 'none'");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"rank_pattern\": {\"x\": 2}}", "'rank_pattern'");
     save_config(4, 8, ", \"use_dora\": true");
     refused(&g, folder_path, CAIRN_UNSUPPORTED, "use_dora", "DoRA");
     save_config(3, 8, "");
@@ -720,6 +849,7 @@ static void test_bad_experts(void) {
     good = gguf_low(&l, "qwen3moe", true);
     save(path, &good);
     refused(&g, path, CAIRN_UNSUPPORTED, "it is of 8 experts; 9 are expected", "fewer experts");
+    test_bad_ranks(&g);
     free(good.data), free_low(&l), family_free(&few);
     close_rig(&g);
 }
@@ -753,6 +883,7 @@ int main(void) {
     test_backend(CAIRN_BACKEND_CPU);
     test_bad();
     test_bad_experts();
+    test_no_pages();
     test_backend(CAIRN_BACKEND_CUDA);
     remove(model_path), remove(path);
     return tap_done();

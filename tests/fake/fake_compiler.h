@@ -188,7 +188,7 @@ static CUresult fake_cuLinkComplete(CUlinkState s, void **cubin, size_t *bytes) 
     FAKE_ENTER;
     *cubin = s->image.data;
     *bytes = s->image.size;
-    return 0;
+    return fake.link_result;
 }
 static CUresult fake_cuLinkDestroy(CUlinkState s) {
     base_text_free(&fake_base, &s->image);

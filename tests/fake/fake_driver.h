@@ -33,7 +33,7 @@ typedef struct fake_kernel {
 typedef struct fake_state {
     /* set by tests */
     int cuda_version, nvrtc_major, device_count, major, minor;
-    CUresult init_result;
+    CUresult init_result, link_result;
     int nvrtc_archs[4], nvrtc_arch_count;
     bool no_cuda, no_nvrtc, no_builtins, no_optional;
     const char *missing_symbol;  /* looked up in vain */
