@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* CAIRN_SEED, else another one each time; printed. */
+/* CAIRN_SEED, which tests/suite.sh sets, else another one each time; printed. */
 static uint64_t random_seed(void) {
     const char *text = getenv("CAIRN_SEED");
     uint64_t seed;

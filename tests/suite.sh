@@ -10,7 +10,8 @@
 #
 # A test's folder is the room that it tests; its NAME alone names it here.
 # Each prints TAP into build/test/NAME.log; one job per core at a time. Here one line a job, what
-# failed and why, the reasons of what was skipped, and the sums.
+# failed and why, the reasons of what was skipped, and the sums. Random inputs are of one seed for one tree:
+# choose_seed.
 set -u
 logs=build/test
 : "${CC:=cc}" "${lua_cflags:=}" "${lua_libs:=-llua5.4}" "${libraries:=-lm -ldl -lpthread}"
@@ -148,9 +149,19 @@ show_failure() {
     else tail -40 "$1"; fi | sed 's/^/# /'
 }
 
+# One seed for random inputs, of what the tree holds: each change of it is tested with others, the same
+# tree with the same. CAIRN_SEED=N is another, CAIRN_SEED=any one of each test's own.
+choose_seed() {
+    [ -n "${CAIRN_SEED-}" ] || CAIRN_SEED=$(find runtime tests -type f ! -path '*/generated/*' |
+        LC_ALL=C sort | xargs cat | cksum | cut -d ' ' -f 1)
+    export CAIRN_SEED
+    [ "$CAIRN_SEED" != any ] || unset CAIRN_SEED
+}
+
 main() {
     mkdir -p "$logs"
     rm -f "$logs"/*.log
+    choose_seed
     jobs=''
     for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
     for kind in $(for name in $jobs; do kinds_of "$name"; done | sed 's/ .*//' | sort -u); do

@@ -310,12 +310,6 @@ static cairn_status device_sync(device *dev) {
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static int device_attribute(device *dev, CUdevice_attribute attribute) {
-    int value = 0;
-    dev->drv->cuDeviceGetAttribute(&value, attribute, dev->ordinal);
-    return value;
-}
-
 static cairn_status device_choose(device *dev, int ordinal) {
     dev->driver_version = dev->drv->cuda_version;
     if (ordinal < 0 || ordinal >= dev->drv->device_count)
@@ -326,13 +320,17 @@ static cairn_status device_choose(device *dev, int ordinal) {
 }
 
 static cairn_status device_describe(device *dev) {
+    static const CUdevice_attribute asked[] = {
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE};
+    int found[BASE_COUNT(asked)] = {0};
     DEV_TRY(dev, cuDeviceGetName(dev->name, (int)sizeof dev->name, dev->ordinal));
     DEV_TRY(dev, cuDeviceTotalMem(&dev->total_bytes, dev->ordinal));
-    dev->arch = device_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 +
-                device_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    dev->sm_count = device_attribute(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    dev->max_shared_bytes = device_attribute(dev, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-    dev->l2_bytes = (size_t)device_attribute(dev, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+    for (int i = 0; i < (int)BASE_COUNT(asked); i++)
+        DEV_TRY(dev, cuDeviceGetAttribute(&found[i], asked[i], dev->ordinal));
+    dev->arch = found[0] * 10 + found[1], dev->sm_count = found[2];
+    dev->max_shared_bytes = found[3], dev->l2_bytes = (size_t)found[4];
     if (dev->arch < 80)
         return base_fail(dev->base, CAIRN_UNSUPPORTED,
                          "%s has compute capability %d.%d; 8.0 and newer are supported", dev->name,

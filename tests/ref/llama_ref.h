@@ -54,6 +54,8 @@ typedef struct llama_ref {
     double closest; /* least distance between the last page kept and the first left out, of the largest score */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
+    double shake; /* each value of a token's embedding moves by up to so much of itself */
+    unsigned long long shaken;
 } llama_ref;
 
 static void llama_ref_product(const llama_ref_matrix *m, const double *x, double *y) {
@@ -423,12 +425,19 @@ static void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
     free(score), free(share);
 }
 
+/* Another factor each time, within `shake` of 1. */
+static double llama_ref_shaken(llama_ref *m) {
+    m->shaken = m->shaken * 6364136223846793005u + 1442695040888963407u;
+    return 1 + m->shake * ((double)(m->shaken >> 11) / 4503599627370496.0 - 1);
+}
+
 /* Appends a token; logits [vocab]. */
 static void llama_ref_step(llama_ref *m, int token, int position, double *logits) {
     double *memory = (double *)calloc((size_t)(3 * m->hidden + m->heads * m->dim), sizeof *memory);
     double *h = memory, *x = h + m->hidden, *y = x + m->hidden, *out = y + m->hidden;
     for (int i = 0; i < m->hidden; i++)
-        h[i] = m->embed.w[(long)token * m->hidden + i] * (m->embed_scale > 0 ? m->embed_scale : 1);
+        h[i] = m->embed.w[(long)token * m->hidden + i] * (m->embed_scale > 0 ? m->embed_scale : 1) *
+               llama_ref_shaken(m);
     for (int l = 0; l < m->layers; l++) {
         llama_ref_norm(m, h, m->layer[l].attn_norm, x);
         if (m->layer[l].taps) {

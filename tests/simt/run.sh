@@ -2,7 +2,7 @@
 # Builds every tests/simt/*_simt.cpp with AddressSanitizer and UBSan, runs them all and prints one
 # TAP stream. With --race first: with the race detector (simt_race.h) instead of the sanitizers.
 # Arguments name the tests to run (topk, selftest, ...); none: all.
-# CXX chooses the compiler, CAIRN_SIMT_SEED repeats an order of threads.
+# CXX chooses the compiler, CAIRN_SEED repeats an order of threads.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/simt

@@ -139,10 +139,10 @@ void seed(uint64_t value) {
 
 uint64_t seed() {
     if (!seeded) {
-        const char *text = getenv("CAIRN_SIMT_SEED");
+        const char *text = getenv("CAIRN_SEED");
         auto now = std::chrono::steady_clock::now().time_since_epoch().count();
         seed(text ? strtoull(text, nullptr, 0) : ((uint64_t)now ^ (uint64_t)getpid() << 40) >> 8);
-        fprintf(SEED_OUTPUT, "# CAIRN_SIMT_SEED=%llu\n", (unsigned long long)seed_value);
+        fprintf(SEED_OUTPUT, "# CAIRN_SEED=%llu\n", (unsigned long long)seed_value);
     }
     return seed_value;
 }

@@ -40,7 +40,7 @@ template <class P> void launch(const Shape &shape, void (*kernel)(P), const P &p
 template <class P> std::string try_launch(const Shape &shape, void (*kernel)(P), const P &params);
 
 /* The order in which threads and blocks run. Fresh on each run and printed, unless the environment
- * variable CAIRN_SIMT_SEED says it; set it again before a launch to compare orders. */
+ * variable CAIRN_SEED says it; set it again before a launch to compare orders. */
 void seed(uint64_t value);
 uint64_t seed();
 
