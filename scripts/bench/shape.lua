@@ -1,5 +1,5 @@
--- cairn bench shape [NAME...] --type T --context N --pages K --chunk N: what a model of a well-known shape would
--- do here, before one is chosen or fetched. Writes a GGUF file of that shape with random weights to a
+-- cairn bench shape [NAME...] --type T --context N --pages K --chunk N --batch N: what a model of a well-known
+-- shape would do here, before one is chosen or fetched. Writes a GGUF file of that shape with random weights to a
 -- temporary folder, loads it, prints prompt, decode and memory, and removes it.
 local cairn = require "cairn"
 
@@ -241,6 +241,20 @@ local function some_ids(count, seed)
   return ids
 end
 
+-- How long a session that has said something takes for a turn of so many tokens and the first of its answer:
+-- the median of five.
+local function turn_ms(session, tokens)
+  local times = {}
+  for i = 1, 5 do
+    local start = cairn.now_us()
+    session:append(some_ids(tokens, 100 * tokens + i))
+    for _ in session:generate("", { max_tokens = 1 }) do end
+    times[i] = (cairn.now_us() - start) / 1000
+  end
+  table.sort(times)
+  return times[3]
+end
+
 local function measure(b, path, name, o)
   local s, context, pages = shapes[name], o.context or 2048, o.pages or 0
   local chunk = o.chunk or b.cuda and 2048 or 512
@@ -265,7 +279,29 @@ local function measure(b, path, name, o)
   local limit = b.floor.read_bytes_per_second / bytes
   b.emit { op = label, shape = ("decode at %d, %s"):format(context, pages > 0 and pages .. " pages" or "dense"),
     tokens_per_second = stats.tokens_per_second, limit_percent = stats.tokens_per_second / limit * 100 }
+  for _, tokens in ipairs { 1, 16 } do
+    b.emit { op = label, shape = ("first token of a turn of %d"):format(tokens), ms = turn_ms(session, tokens) }
+  end
   b.emit { op = label, shape = "memory at its most", gib = rt:info().peak_bytes / 2^30 }
+end
+
+-- Steps of so many sessions together, each behind a context of its own.
+local function measure_batch(b, path, label, o)
+  local context, made, rows = o.context or 2048, b.cuda and 128 or 8, {}
+  local rt <close> = cairn.open { backend = b.cuda and "cuda" or "cpu", drafter = "none", log = "warn",
+    max_batch = o.batch, max_seq_len = context + 256, selection = { layers = "none" } }
+  local model = rt:load_model(path)
+  model:wait()
+  for i = 1, o.batch do rows[i] = some_ids(context, i) end
+  local function seconds(count)
+    local start = cairn.now_us()
+    model:generate_batch(rows, { max_tokens = count })
+    return (cairn.now_us() - start) / 1e6
+  end
+  seconds(2) -- keeps the steps' graphs
+  local short, long = seconds(1), seconds(1 + made)
+  b.emit { op = label, shape = ("%d sessions at %d"):format(o.batch, context),
+    tokens_per_second = o.batch * made / (long - short) }
 end
 
 -- Milliseconds of a batch of so many prompts of ids, with their first tokens.
@@ -305,7 +341,9 @@ local function run_shape(b, name, o)
   local ok, fault = pcall(function()
     write_model(path, shapes[name], o.type or "q4_0")
     measure(b, path, name, o)
-    if b.cuda then measure_together(b, path, ("%s %s"):format(name, o.type or "q4_0"), 13, 40) end
+    local label = ("%s %s"):format(name, o.type or "q4_0")
+    if b.cuda then measure_together(b, path, label, 13, 40) end
+    if o.batch then measure_batch(b, path, label, o) end
   end)
   os.remove(path)
   if not ok then error(fault, 0) end

@@ -47,8 +47,9 @@ local function run_shapes(b, o)
       options.fail("no shape %s; there are: %s", name, table.concat(shape.shape_names, ", "))
     end
   end
-  if (o.context or 1) < 1 or (o.pages or 0) < 0 or (o.chunk or 16) < 16 then
-    options.fail("--context is at least 1, --pages at least 0, --chunk at least 16")
+  if (o.context or 1) < 1 or (o.pages or 0) < 0 or (o.chunk or 16) < 16
+    or (o.batch or 1) < 1 then
+    options.fail("--context and --batch are at least 1, --pages at least 0, --chunk at least 16")
   end
   shape.run(b, models, o)
 end
@@ -59,6 +60,7 @@ return {
   options = options.with_common {
     { "--type T", "shape: type of the weights", require "bench.shape".types },
     { "--context N", "shape: tokens before decoding", "integer" },
+    { "--batch N", "shape: sessions that decode together, too", "integer" },
     { "--chunk N", "shape: prefill_chunk, 2048 on a GPU and 512 elsewhere", "integer" },
     { "--pages K", "shape: pages kept; 0, the default: all", "integer" },
   },
