@@ -9,6 +9,7 @@
 #define VEC_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define VEC_SUMS 8 /* its sums: they stay in registers */
 #define VEC_QUERIES 2
+#define VEC_TOGETHER 1
 #define VEC_UNROLL BASE_UNROLL
 
 #define VEC_LOAD(p) _mm256_loadu_ps(p)

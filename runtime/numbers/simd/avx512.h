@@ -10,6 +10,7 @@
 #define VEC_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5)
 #define VEC_SUMS 24 /* its sums: they stay in registers */
 #define VEC_QUERIES 4
+#define VEC_TOGETHER 2 /* rows of weights that meet a value of x once it is loaded */
 #define VEC_UNROLL BASE_UNROLL
 
 #define VEC_BITS(n) ((__mmask16)((1u << (n)) - 1u))

@@ -9,6 +9,7 @@
 #undef VEC_EACH_FEW
 #undef VEC_SUMS
 #undef VEC_UNROLL
+#undef VEC_TOGETHER
 #undef VEC_QUERIES
 #undef VEC_BITS
 #undef VEC_LOAD

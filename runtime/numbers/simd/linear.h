@@ -278,24 +278,32 @@ SIMD_FN BASE_INLINE void SIMD(few_some)(const bool nibbles, const int outs, cons
     const size_t row = f->row, row3 = 3 * row, next = (size_t)f->blocks * (nibbles ? 2 : 1);
     const size_t next3 = 3 * next, bytes = f->bytes;
     const int read = outs * (nibbles ? 20 : 34); /* bytes of a round */
+    const int together = VEC_TOGETHER < outs ? VEC_TOGETHER : outs;
     const uint8_t *low = f->w + (size_t)first * row, *high = low + 4 * row;
     const uint8_t *fetch = f->w + f->ahead + (size_t)(first * f->blocks) * bytes;
     const float *heads = f->heads + (size_t)first * next, *high_heads = heads + 4 * next;
     const float *x = f->x;
     for (int b = 0; b < f->blocks; b++) {
         VEC_UNROLL
-        for (int o = 0; o < outs; o++) {
-            const size_t at = (o & 3) == 3 ? row3 : (size_t)(o & 3) * row;
-            const float *head = (o < 4 ? heads : high_heads) +
-                                ((o & 3) == 3 ? next3 : (size_t)(o & 3) * next);
-            VEC w[SIMD_BLOCK_VECS];
-            SIMD(block)(nibbles, (o < 4 ? low : high) + at, head, w);
+        for (int group = 0; group < outs; group += together) {
+            VEC w[VEC_TOGETHER][SIMD_BLOCK_VECS];
+            VEC_UNROLL
+            for (int i = 0; i < together; i++) {
+                const int o = group + i;
+                const size_t at = (o & 3) == 3 ? row3 : (size_t)(o & 3) * row;
+                const float *head = (o < 4 ? heads : high_heads) +
+                                    ((o & 3) == 3 ? next3 : (size_t)(o & 3) * next);
+                SIMD(block)(nibbles, (o < 4 ? low : high) + at, head, w[i]);
+            }
             VEC_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++) {
                 VEC_UNROLL
-                for (int r = 0; r < rows; r++)
-                    sum[o * rows + r] = VEC_FMA(w[v], VEC_LOAD(x + 32 * r + v * VEC_N),
-                                                sum[o * rows + r]);
+                for (int r = 0; r < rows; r++) {
+                    const VEC of = VEC_LOAD(x + 32 * r + v * VEC_N);
+                    VEC_UNROLL
+                    for (int i = 0; i < together; i++)
+                        sum[(group + i) * rows + r] = VEC_FMA(w[i][v], of, sum[(group + i) * rows + r]);
+                }
             }
         }
         BASE_PREFETCH(fetch);
@@ -344,33 +352,41 @@ SIMD_FN static void SIMD(few_run)(int type, int rows, const SIMD(few_job) *f, VE
     runs[2 * (rows - 1) + (type == BLOCK_Q8_0)](f, sum);
 }
 
-/* y [rows, 8] = or += x [n / 32, rows, 32] . w [8, n]^T. */
+/* Rows of x that meet the weights at a time: all, or two halves. */
+#define SIMD_HALVES(rows) ((rows) > VEC_FEW ? 2 : 1)
+_Static_assert(2 * VEC_FEW >= SIMD_FEW, "few: rows of x in two halves");
+
+/* y [rows, 8] = or += x . w [8, n]^T; x as SIMD(pack) lays it. */
 SIMD_FN static void SIMD(few_rows)(int type, int bytes, const uint8_t *w, const float *x, int rows,
                                    int n, float *y, int64_t y_stride, bool add) {
-    const int blocks = n / 32, head = type == BLOCK_Q4_1 ? 4 : 2;
+    const int blocks = n / 32, head = type == BLOCK_Q4_1 ? 4 : 2, halves = SIMD_HALVES(rows);
     const int some = rows > 2 && !VEC_HEADS ? SIMD_HEADS / 4 : SIMD_HEADS; /* x in the first cache */
+    const size_t row = (size_t)blocks * (size_t)bytes;
     float heads[8 * SIMD_HEADS * 2 + 32];
-    VEC sum[8 * VEC_FEW];
-    SIMD(few_job) f = {w + head, (size_t)bytes, (size_t)blocks * (size_t)bytes, blocks, heads, x,
-                       8 * (size_t)blocks * (size_t)bytes};
+    VEC sum[8 * SIMD_FEW];
     for (int i = 0; i < 8 * rows; i++) sum[i] = VEC_SET(0.0f);
     for (int i = 0; i < blocks; i += some) {
-        f.blocks = blocks - i < some ? blocks - i : some;
-        if (f.blocks == blocks) SIMD(heads)(type, w, 8 * blocks, heads); /* one run of blocks */
+        const int count = blocks - i < some ? blocks - i : some;
+        if (count == blocks) SIMD(heads)(type, w, 8 * blocks, heads); /* one run of blocks */
         else
             for (int o = 0; o < 8; o++) /* ascending: what one writes too much the next replaces */
-                SIMD(heads)(type, w + (size_t)o * f.row + i * bytes, f.blocks,
-                            heads + o * f.blocks * SIMD_HEAD(type));
-        SIMD(few_run)(type, rows, &f, sum);
-        f.w += some * bytes;
-        f.ahead += 7 * (size_t)(some * bytes);
-        f.x += some * 32 * rows;
-    }
-    for (int r = 0; r < rows; r++, y += y_stride)
-        for (int o = 0; o < 8; o += 4) {
-            const VEC *of = sum + o * rows + r;
-            SIMD(put4)(y + o, 4, add, of[0], of[rows], of[2 * rows], of[3 * rows]);
+                SIMD(heads)(type, w + (size_t)o * row + i * bytes, count, heads + o * count * SIMD_HEAD(type));
+        for (int half = 0; half < halves; half++) {
+            const int r = rows * half / halves, these = rows * (half + 1) / halves - r;
+            const SIMD(few_job) f = {w + head + i * bytes, (size_t)bytes, row, count, heads,
+                                     x + (int64_t)r * n + i * 32 * these,
+                                     8 * row + 7 * (size_t)(i * bytes)};
+            SIMD(few_run)(type, these, &f, sum + 8 * r);
         }
+    }
+    for (int half = 0; half < halves; half++) {
+        const int first = rows * half / halves, these = rows * (half + 1) / halves - first;
+        for (int r = 0; r < these; r++, y += y_stride)
+            for (int o = 0; o < 8; o += 4) {
+                const VEC *of = sum + 8 * first + o * these + r;
+                SIMD(put4)(y + o, 4, add, of[0], of[these], of[2 * these], of[3 * these]);
+            }
+    }
 }
 
 /* y [8] = or += one row of x against eight rows of w, in blocks of parts. */
@@ -419,31 +435,24 @@ SIMD_EIGHT_PARTS(Q5_K, 176)
 SIMD_EIGHT_PARTS(Q6_K, 210)
 #undef SIMD_EIGHT_PARTS
 
-/* Rows that are a power of two apart would meet in few sets of the cache: they are laid together. */
+/* Rows that are a power of two apart would meet in few sets of the cache: those of a half are laid
+ * together, [n / 32, rows of it, 32]. */
 SIMD_FN static void SIMD(pack)(const float *x, int64_t x_stride, int rows, int n, float *packed) {
-    for (int i = 0; i < n; i += 32)
-        for (int r = 0; r < rows; r++, packed += 32)
-            memcpy(packed, x + r * x_stride + i, 32 * sizeof *packed);
+    const int halves = SIMD_HALVES(rows);
+    for (int half = 0; half < halves; half++)
+        for (int i = 0; i < n; i += 32)
+            for (int r = rows * half / halves; r < rows * (half + 1) / halves; r++, packed += 32)
+                memcpy(packed, x + r * x_stride + i, 32 * sizeof *packed);
 }
 
-/* y [rows, outs] = or += x [rows, n] . w [outs, n]^T for eights of outs; packed [VEC_FEW * n].
- * Weights that all rows meet stay in the second cache meanwhile. */
+/* y [rows, outs] = or += x [rows, n] . w [outs, n]^T for eights of outs; packed [rows * n]. */
 SIMD_FN static void SIMD(few_blocks)(int type, int bytes, const uint8_t *w, int outs, const float *x,
                                      int64_t x_stride, int rows, int n, float *y, int64_t y_stride,
                                      bool add, float *packed) {
     const size_t row = (size_t)(n / 32) * (size_t)bytes;
-    const int parts = (rows + VEC_FEW - 1) / VEC_FEW, strip = rows > VEC_FEW ? 64 : outs;
-    for (int first = 0; first < outs; first += strip) {
-        const int end = outs - first < strip ? outs : first + strip;
-        for (int part = 0; part < parts; part++) {
-            const int r = rows * part / parts, some = rows * (part + 1) / parts - r;
-            const float *of = x + r * x_stride;
-            if (some > 1) SIMD(pack)(of, x_stride, some, n, packed), of = packed;
-            for (int o = first; o < end; o += 8)
-                SIMD(few_rows)(type, bytes, w + (size_t)o * row, of, some, n, y + r * y_stride + o,
-                               y_stride, add);
-        }
-    }
+    if (rows > 1) SIMD(pack)(x, x_stride, rows, n, packed), x = packed;
+    for (int o = 0; o < outs; o += 8)
+        SIMD(few_rows)(type, bytes, w + (size_t)o * row, x, rows, n, y + o, y_stride, add);
 }
 
 /* The same; returns how many outs it made: 0 for a type or so many rows that are not its own. */

@@ -6,6 +6,7 @@
 #define VEC_N 1
 #define VEC_ROWS 2
 #define VEC_QUERIES 1
+#define VEC_TOGETHER 1
 #define VEC_UNROLL /* a block is 32 lanes: not unrolled */
 
 #define VEC_LOAD(p) (*(p))
