@@ -11,19 +11,28 @@ count, tokens = tonumber(count) or 6000, tonumber(tokens) or 240
 if not out then error("cairn run scripts/train/sample.lua MODEL.gguf OUT.jsonl [COUNT [TOKENS]]", 0) end
 
 local templates = {
-  "Explain %s to a child.", "What should I know about %s?", "Write a poem about %s.",
-  "Give me a list of facts about %s.", "Write a short story in which %s matters.",
-  "What are the advantages and drawbacks of %s?", "Describe %s in three paragraphs.",
-  "How did %s change the world?", "Write a dialogue between two friends about %s.",
-  "List ten questions about %s, then answer the first.", "Summarise the history of %s.",
-  "Write a letter to a newspaper about %s.", "What is the best way to learn about %s?",
-  "Write a Python program that has to do with %s.", "Compare %s with something similar.",
-  "Write instructions, step by step, that involve %s.", "Tell a joke about %s and explain it.",
-  "Write a table in Markdown about %s.", "Write a C function that models %s, with comments.",
-  "What would happen without %s?", "Write a news report about %s.", "Give five tips about %s.",
-  "Write a JSON document that describes %s.", "Why do people like %s?",
+  "Explain {subject} to a child.", "What should I know about {subject}?", "Write a poem about {subject}.",
+  "Give me a list of facts about {subject}.", "Write a short story in which {subject} matters.",
+  "What are the advantages and drawbacks of {subject}?", "Describe {subject} in three paragraphs.",
+  "How did {subject} change the world?", "Write a dialogue between two friends about {subject}.",
+  "List {number} questions about {subject}, then answer the first.", "Summarise the history of {subject}.",
+  "Write a letter to a newspaper about {subject}.", "What is the best way to learn about {subject}?",
+  "Write a Python program that has to do with {subject}.", "Compare {subject} with {other}.",
+  "Write instructions, step by step, that involve {subject}.", "Tell a joke about {subject} and explain it.",
+  "Write a table in Markdown about {subject}.", "Write a C function that models {subject}, with comments.",
+  "What would happen without {subject}?", "Write a news report about {subject}.",
+  "Give {number} tips about {subject}.", "Write a JSON document that describes {subject}.",
+  "Why do people like {subject}?", "Tell a story about {person} and {subject}.",
+  "Write a story in which {person} meets {other_person}.", "Tell me about {person} who is looking for {subject}.",
+  "Write a short tale about {person} and {subject}, with a surprising end.",
+  "Write a bedtime story about {person}.", "Write a {language} function that {task}.",
+  "Write a {language} program that {task}, and explain it.", "How do I write code in {language} that {task}?",
+  "List {number} things that {subject} and {other} have in common.", "Name {number} kinds of {subject}.",
+  "List {number} reasons to care about {subject}, a line each.", "What is the difference between {subject} and {other}?",
+  "Why is {subject} important to {person}?", "What causes problems with {subject}, and what helps?",
+  "How does {subject} work?", "Who first thought of {subject}, and why?",
 }
-local subjects = { -- none that held_out.txt names; an odd number, no multiple of 7
+local subjects = { -- none that held_out.txt names
   "bread", "railways", "elephants", "mathematics", "coffee", "football", "a market in Morocco",
   "computers", "democracy", "cooking rice", "volcanoes", "the alphabet", "gold", "dinosaurs",
   "electricity", "friendship", "sailing", "the human heart", "money", "paper", "the ocean", "wolves",
@@ -48,6 +57,39 @@ local subjects = { -- none that held_out.txt names; an odd number, no multiple o
   "an inventory", "string reversal",
 }
 
+local people = {
+  "a shy giant", "a clever raven", "two twins", "a retired sailor", "a young doctor", "a king without a country",
+  "a girl with a drum", "a tailor", "the mayor of a small town", "a travelling merchant", "an honest thief",
+  "a boy who cannot lie", "a grandmother", "a curious cat", "a scientist", "a painter", "a tired teacher",
+  "an astronaut", "a cook", "a farmer", "a bus driver", "a spy", "a wizard's apprentice", "a bear", "a postman's dog",
+}
+local tasks = {
+  "sorts numbers by their last digit", "finds the longest line of a file", "rotates a list", "adds two matrices",
+  "parses a date", "prints a triangle of stars", "computes the average of a list", "swaps two variables",
+  "tells whether a year is a leap year", "turns a number into Roman numerals", "splits a text at commas",
+  "finds the smallest missing number", "draws a bar chart in text", "shuffles a deck of cards",
+  "counts the vowels of a text", "checks a password's strength", "finds the greatest common divisor",
+  "encodes a text with a Caesar cipher", "keeps a list of tasks", "simulates a dice game",
+  "finds the shortest path in a grid", "computes compound interest", "validates an e-mail address",
+  "prints a multiplication table", "groups words by their first letter", "removes white space at the ends",
+  "reads numbers and prints their sum", "flattens nested lists", "finds the second largest value",
+  "turns a text into a slug", "computes a running median", "compares two version numbers",
+}
+local lists = {
+  subject = subjects, other = subjects, person = people, other_person = people, task = tasks,
+  number = { "three", "four", "five", "six", "seven", "eight", "ten", "twelve" },
+  language = { "Python", "C", "JavaScript", "Java", "Lua", "Go", "Rust", "C++", "Ruby", "bash" },
+}
+
+-- The i-th prompt's text: its template in turn, what fills it by a hash of i and the gap's name.
+local function text_of(i)
+  return (templates[i % #templates + 1]:gsub("{([%w_]+)}", function(gap)
+    local h = i * 0x9e3779b97f4a7c15
+    for byte in gap:gmatch "." do h = (h ~ (h >> 29) ~ byte:byte()) * 0xbf58476d1ce4e5b9 end
+    return lists[gap][(h >> 33) % #lists[gap] + 1]
+  end))
+end
+
 -- Paragraphs of the texts, cut to what a prompt may have.
 local texts = {}
 for i = 5, select("#", ...) do
@@ -64,12 +106,11 @@ local rt = cairn.open { max_batch = 64, max_seq_len = 1024, page_size = 16, log 
 local model = rt:load_model(path)
 
 local function prompt_of(i)
-  if #texts > 0 and i % 4 == 0 then
-    local ids = model:tokenize(texts[i // 4 % #texts + 1])
+  if #texts > 0 and i % 8 == 0 then
+    local ids = model:tokenize(texts[i // 8 % #texts + 1])
     return table.move(ids, 1, math.min(#ids, 64), 1, {})
   end
-  local text = templates[i % #templates + 1]:format(subjects[i // #templates * 7 % #subjects + 1])
-  return model:chat_ids { { role = "user", content = text } }
+  return model:chat_ids { { role = "user", content = text_of(i) } }
 end
 
 local done = 0
