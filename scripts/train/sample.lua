@@ -106,8 +106,8 @@ local rt = cairn.open { max_batch = 64, max_seq_len = 1024, page_size = 16, log 
 local model = rt:load_model(path)
 
 local function prompt_of(i)
-  if #texts > 0 and i % 8 == 0 then
-    local ids = model:tokenize(texts[i // 8 % #texts + 1])
+  if #texts > 0 and i % 9 == 0 then
+    local ids = model:tokenize(texts[i // 9 % #texts + 1])
     return table.move(ids, 1, math.min(#ids, 64), 1, {})
   end
   return model:chat_ids { { role = "user", content = text_of(i) } }
