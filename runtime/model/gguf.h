@@ -8,7 +8,7 @@
  * getters check kinds and ranges only. Allocates two tables, each bounded by the file's size.
  * Calls base, os, block. */
 
-/* Keys that hf.c writes for folders, whose tensors are as they were trained: halves of heads turn
+/* Keys that hf_config.c writes for folders, whose tensors are as they were trained: halves of heads turn
  * together, and norms multiply by 1 more than they hold; whether a word that is a token takes no
  * merges; tokens that take the white space
  * behind them; whether every space begins a word; whether scores add up in doubles, as in

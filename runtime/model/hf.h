@@ -14,17 +14,26 @@ static cairn_status hf_open(base *b, const char *path, hf_how how, gguf *out);
 
 /* ---- private below --------------------------------------------------------------------------- */
 
+enum { HF_MOST_CONFIG = 16 << 20, HF_MOST_TOKENIZER = 512 << 20, HF_ALIGNMENT = 32 };
+
 typedef struct hf_file {
     base_text path, text;
     jdoc doc;
     bool there;
 } hf_file;
 
+typedef struct hf_family {
+    const char *type, *architecture; /* model_type in config.json; what GGUF files call it */
+    const char *needs[3];            /* keys for which transformers has a default of its own */
+    bool halves, norms_from_one;
+    const char *text;                /* where the config of the text's part lies; or NULL */
+} hf_family;
+
 typedef struct hf_folder {
     base *b;
     const char *path;
     hf_how how;
-    const struct hf_family *family;
+    const hf_family *family;
     uint32_t text;                 /* the object of the config that is the text's */
     hf_file config, tokenizer, tokenizer_config;
     shards *weights;
@@ -34,6 +43,3 @@ typedef struct hf_folder {
     int64_t vocab;                 /* rows of the embedding */
     bool full;                     /* memory ran out */
 } hf_folder;
-
-/* Adds the tokenizer's keys. */
-static cairn_status hf_read_tokenizer(hf_folder *h);
