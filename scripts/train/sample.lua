@@ -28,7 +28,8 @@ local templates = {
   "Write a bedtime story about {person}.", "Write a {language} function that {task}.",
   "Write a {language} program that {task}, and explain it.", "How do I write code in {language} that {task}?",
   "List {number} things that {subject} and {other} have in common.", "Name {number} kinds of {subject}.",
-  "List {number} reasons to care about {subject}, a line each.", "What is the difference between {subject} and {other}?",
+  "List {number} reasons to care about {subject}, a line each.",
+  "What is the difference between {subject} and {other}?",
   "Why is {subject} important to {person}?", "What causes problems with {subject}, and what helps?",
   "How does {subject} work?", "Who first thought of {subject}, and why?",
 }
