@@ -1296,7 +1296,7 @@ typedef struct cairn_profile_options {
  * seven bins of their length (tokens held before it): how many, tokens (drafts accepted, and one more a
  * row), tokens a row, latency of the forward; requests' times to the first token (behind ids that were
  * appended before, from there); acceptance by a draft's position; time by phase (plan, prompt, decode,
- * mixed forwards); on the CPU pages read a step by layer and KV head. Percentiles are nearest ranks;
+ * mixed forwards); pages read a step by layer and KV head. Percentiles are nearest ranks;
  * what there is nothing of is null. options NULL: warmup 1, mean. [owner thread] Errors:
  * INVALID_ARGUMENT, OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_profile_start(cairn_model *model, const cairn_profile_options *options);
@@ -1307,8 +1307,10 @@ CAIRN_API cairn_status cairn_profile_stop(cairn_model *model);
 
 /* Ranges of time for chrome://tracing or Perfetto: each op, and of the engine plan, draft, append and
  * decode (forwards), verify, and wait (the host, for the device); on a GPU the device's part of ops and
- * forwards beside them. Up to `events` (0: 65536), then they are only counted. A trace costs time: two
- * marks in the stream for each such range. [owner thread] Errors: as cairn_profile_start's. */
+ * forwards beside them. Up to `events` (0: 65536), then they are only counted. Each is a range of NVTX, too
+ * (nvtxRangePushA), for Nsight Systems, where libnvtx3interop.so.1 or libnvToolsExt.so.1 (nvtx3interop.dll,
+ * nvToolsExt64_1.dll) is found, or what CAIRN_NVTX_PATH names. A trace costs time: two marks in the stream
+ * for each range of the device. [owner thread] Errors: as cairn_profile_start's. */
 CAIRN_API cairn_status cairn_trace_start(cairn_runtime *rt, int32_t events);
 /* As JSON; waits for the device. Buffer as in cairn_detokenize. [blocks] */
 CAIRN_API cairn_status cairn_trace_text(cairn_runtime *rt, char *text, size_t capacity, size_t *bytes);

@@ -56,27 +56,15 @@ static void handles_wait(cairn_runtime *rt, int64_t us) {
     else os_cond_wait(&rt->turns.changed, &rt->turns.mutex);
 }
 
-/* The op whose arguments were taken begins. */
-static void handles_trace(cairn_runtime *rt) {
-    trace *t = rt->device.trace;
-    t->op_event = trace_open(&rt->device, t->op, !rt->capturing);
-    t->op = NULL;
-}
-
 static cairn_status handles_enter(cairn_runtime *rt) {
     cairn_status status;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     handles_hold(rt);
     if ((status = device_enter(&rt->device))) handles_drop(rt);
-    else if (rt->device.trace && rt->device.trace->op) handles_trace(rt);
     return status;
 }
 
 static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
-    if (rt->device.trace && rt->device.trace->op_event >= 0) {
-        trace_shut(&rt->device, rt->device.trace->op_event, 0);
-        rt->device.trace->op_event = -1;
-    }
     device_leave(&rt->device);
     handles_drop(rt);
     return status;

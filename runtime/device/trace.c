@@ -16,7 +16,8 @@ static int trace_open(device *dev, const char *name, bool interval) {
     trace *t = dev->trace;
     trace_event *e;
     TRACE_CALLED();
-    if (t->count == t->most) return t->dropped++, -1;
+    if (t->push) t->push(name);
+    if (t->count == t->most) return t->dropped++, t->most;
     e = &t->events[t->count];
     memset(e, 0, sizeof *e);
     e->name = name;
@@ -29,6 +30,7 @@ static void trace_shut(device *dev, int at, int rows) {
     trace *t = dev->trace;
     trace_event *e;
     TRACE_CALLED();
+    if (t && t->push) t->pop();
     if (!t || at >= t->count || t->events[at].until) return;
     e = &t->events[at];
     if (e->begun) e->ended = trace_mark(dev);
@@ -36,17 +38,50 @@ static void trace_shut(device *dev, int at, int rows) {
     e->until = os_now_us();
 }
 
+static int trace_pause(device *dev) {
+    const int op = dev->trace ? dev->trace->op_event : -1;
+    if (dev->trace) dev->trace->op_event = -1;
+    return op;
+}
+
+static void trace_resume(device *dev, int op) {
+    if (dev->trace) dev->trace->op_event = op;
+}
+
+static void trace_drop_op(trace *t) {
+    if (t->op_event >= 0 && t->push) t->pop();
+    t->op_event = -1;
+}
+
 static void trace_stop(device *dev) {
     trace *t = dev->trace;
     if (!t) return;
+    trace_drop_op(t);
     for (int i = 0; i < t->count; i++) {
         if (t->events[i].begun) dev->drv->cuEventDestroy(t->events[i].begun);
         if (t->events[i].ended) dev->drv->cuEventDestroy(t->events[i].ended);
     }
     if (t->zero) dev->drv->cuEventDestroy(t->zero);
+    os_library_close(t->nvtx);
     base_delete(dev->base, t->events, (size_t)t->most, sizeof *t->events);
     base_delete(dev->base, t, 1, sizeof *t);
     dev->trace = NULL;
+}
+
+/* That of NVTX 3, else of 2. */
+static void trace_find_nvtx(trace *t) {
+#ifdef _WIN32
+    static const char *const names[] = {"nvtx3interop.dll", "nvToolsExt64_1.dll"};
+#else
+    static const char *const names[] = {"libnvtx3interop.so.1", "libnvToolsExt.so.1"};
+#endif
+    const char *path = os_env("CAIRN_NVTX_PATH");
+    t->nvtx = os_library_open(path ? path : names[0], NULL, 0);
+    if (!t->nvtx && !path) t->nvtx = os_library_open(names[1], NULL, 0);
+    if (!t->nvtx) return;
+    t->push = (int (*)(const char *))os_library_symbol(t->nvtx, "nvtxRangePushA");
+    t->pop = (int (*)(void))os_library_symbol(t->nvtx, "nvtxRangePop");
+    if (!t->pop) t->push = NULL;
 }
 
 static cairn_status trace_start(device *dev, int most) {
@@ -61,6 +96,7 @@ static cairn_status trace_start(device *dev, int most) {
     t->events = events, t->most = most, t->op_event = -1;
     if (dev->cuda && (t->zero = trace_mark(dev))) dev->drv->cuEventSynchronize(t->zero);
     t->zero_us = os_now_us();
+    trace_find_nvtx(t);
     dev->trace = t;
     return CAIRN_OK;
 }

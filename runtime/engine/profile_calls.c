@@ -56,171 +56,154 @@ typedef struct profile_text {
     base *b;
     base_text out;
     int32_t *sorted; /* of the figures in hand */
-    bool fine;
+    bool fine, markdown;
 } profile_text;
 
-/* `text` with a number in place of its @; null where there is none. The decimal point is one in every
- * locale. */
-static void profile_put(profile_text *t, const char *text, bool is_there, double value) {
-    char number[64];
-    snprintf(number, sizeof number, is_there ? "%.3f" : "null", value);
-    for (char *c = number; *c; c++)
-        if (*c == ',') *c = '.';
-    if (!strcmp(number + strlen(number) - 4, ".000")) number[strlen(number) - 4] = '\0';
-    t->fine = t->fine && base_text_add(t->b, &t->out, text, strcspn(text, "@")) &&
-              base_text_add(t->b, &t->out, number, strlen(number));
-    text += strcspn(text, "@");
-    if (*text) t->fine = t->fine && base_text_add(t->b, &t->out, text + 1, strlen(text + 1));
+/* One of two texts, with the next of `values` in place of each @; null where it is NaN. The decimal point is
+ * one in every locale. */
+static void profile_put(profile_text *t, const char *json, const char *markdown, const double *values) {
+    const char *text = t->markdown ? markdown : json;
+    for (size_t n; t->fine; text += n + 1, values++) {
+        char number[64];
+        n = strcspn(text, "@");
+        t->fine = base_text_add(t->b, &t->out, text, n);
+        if (!text[n]) return;
+        snprintf(number, sizeof number, *values == *values ? "%.3f" : "null", *values);
+        for (char *c = number; *c; c++)
+            if (*c == ',') *c = '.';
+        if (!strcmp(number + strlen(number) - 4, ".000")) number[strlen(number) - 4] = '\0';
+        t->fine = t->fine && base_text_add(t->b, &t->out, number, strlen(number));
+    }
 }
 
-static void profile_say(profile_text *t, const char *text) {
-    t->fine = t->fine && base_text_add(t->b, &t->out, text, strlen(text));
+static void profile_say(profile_text *t, const char *json, const char *markdown) {
+    profile_put(t, json, markdown, NULL);
 }
 
 /* Mean and percentiles of t->sorted [n]. */
-static void profile_put_times(profile_text *t, int64_t n, bool markdown) {
+static void profile_put_times(profile_text *t, int64_t n) {
     static const int percents[] = {50, 90, 99};
-    double sum = 0.0;
-    char name[32];
+    double values[] = {NAN, NAN, NAN, NAN}, sum = 0.0;
     for (int64_t i = 0; i < n; i++) sum += (double)t->sorted[i];
-    if (n) qsort(t->sorted, (size_t)n, sizeof *t->sorted, profile_compare);
-    profile_put(t, markdown ? " @ |" : "{\"mean\":@", n > 0, n ? sum / (double)n : 0.0);
-    for (size_t i = 0; i < BASE_COUNT(percents); i++) {
-        snprintf(name, sizeof name, markdown ? " @ |" : ",\"p%d\":@", percents[i]);
-        profile_put(t, name, n > 0, n ? (double)profile_percentile(t->sorted, n, percents[i]) : 0.0);
+    if (n) {
+        qsort(t->sorted, (size_t)n, sizeof *t->sorted, profile_compare);
+        values[0] = sum / (double)n;
+        for (int i = 0; i < 3; i++) values[1 + i] = (double)profile_percentile(t->sorted, n, percents[i]);
     }
-    profile_say(t, markdown ? "\n" : "}");
+    profile_put(t, "{\"mean\":@,\"p50\":@,\"p90\":@,\"p99\":@}", " @ | @ | @ | @ |\n", values);
 }
 
 /* A line or object of the steps in one bin, or of all (-1). */
-static void profile_put_steps(profile_text *t, const engine_profile *p, int bin, bool markdown) {
+static void profile_put_steps(profile_text *t, const engine_profile *p, int bin) {
     const profile_step *steps = (const profile_step *)(const void *)p->steps.data;
     const int64_t count = (int64_t)(p->steps.size / sizeof *steps);
-    double tokens = 0.0, rows = 0.0, us = 0.0;
+    double tokens = 0.0, rows = 0.0, us = 0.0, values[4];
     int64_t n = 0;
     for (int64_t i = 0; i < count; i++) {
         if (bin >= 0 && profile_bin(steps[i].length) != bin) continue;
         t->sorted[n++] = steps[i].us;
         tokens += steps[i].tokens, rows += steps[i].rows, us += steps[i].us;
     }
-    profile_put(t, markdown ? " @ |" : "\"steps\":@", true, (double)n);
-    profile_put(t, markdown ? " @ |" : ",\"tokens\":@", true, tokens);
-    profile_put(t, markdown ? " @ |" : ",\"mean_accept\":@", n > 0, n ? tokens / rows : 0.0);
-    profile_put(t, markdown ? " @ |" : ",\"tokens_per_second\":@", us > 0.0, us > 0.0 ? tokens / us * 1e6
-                                                                                      : 0.0);
-    if (!markdown) profile_say(t, ",\"latency_us\":");
-    profile_put_times(t, n, markdown);
+    values[0] = (double)n, values[1] = tokens;
+    values[2] = n ? tokens / rows : NAN, values[3] = us > 0.0 ? tokens / us * 1e6 : NAN;
+    profile_put(t, "\"steps\":@,\"tokens\":@,\"mean_accept\":@,\"tokens_per_second\":@,\"latency_us\":",
+                " @ | @ | @ | @ |", values);
+    profile_put_times(t, n);
 }
 
-static void profile_put_bins(profile_text *t, const engine_profile *p, bool markdown) {
+static void profile_put_bins(profile_text *t, const engine_profile *p) {
     for (int bin = 0; bin < PROFILE_LENGTHS; bin++) {
-        const double from = bin ? 256 << bin : 0, to = 512 << bin;
-        profile_put(t, markdown ? "| @ to" : bin ? ",\n{\"from\":@" : "\n{\"from\":@", true, from);
-        profile_put(t, markdown ? " @ |" : ",\"to\":@,", bin + 1 < PROFILE_LENGTHS, to);
-        profile_put_steps(t, p, bin, markdown);
-        if (!markdown) profile_say(t, "}");
+        const double values[] = {bin ? 256 << bin : 0, bin + 1 < PROFILE_LENGTHS ? 512 << bin : NAN};
+        profile_put(t, bin ? "},\n{\"from\":@,\"to\":@," : "\n{\"from\":@,\"to\":@,", "| @ to @ |", values);
+        profile_put_steps(t, p, bin);
     }
+    profile_say(t, "}", "");
 }
 
-static void profile_put_drafts(profile_text *t, const engine_profile *p, bool markdown) {
+static void profile_put_drafts(profile_text *t, const engine_profile *p) {
     for (int i = 0; i < DRAFTER_MOST && p->proposed[i]; i++) {
         const double proposed = (double)p->proposed[i], accepted = (double)p->accepted[i];
-        profile_put(t, markdown ? "| @ |" : i ? ",\n{\"position\":@" : "\n{\"position\":@", true, i + 1);
-        profile_put(t, markdown ? " @ |" : ",\"proposed\":@", true, proposed);
-        profile_put(t, markdown ? " @ |" : ",\"accepted\":@", true, accepted);
-        profile_put(t, markdown ? " @ |\n" : ",\"rate\":@}", true, accepted / proposed);
+        const double values[] = {i + 1, proposed, accepted, accepted / proposed};
+        profile_put(t, &",\n{\"position\":@,\"proposed\":@,\"accepted\":@,\"rate\":@}"[!i],
+                    "| @ | @ | @ | @ |\n", values);
     }
 }
 
-static void profile_put_phases(profile_text *t, const engine_profile *p, bool markdown) {
+static void profile_put_phases(profile_text *t, const engine_profile *p) {
     for (int i = 0; i < PROFILE_PHASES; i++) {
-        profile_say(t, markdown ? "| " : i ? ",\"" : "\"");
-        profile_say(t, profile_phases[i]);
-        profile_put(t, markdown ? " | @ |" : "\":{\"count\":@", true, (double)p->phases[i].count);
-        profile_put(t, markdown ? " @ |" : ",\"rows\":@", true, (double)p->phases[i].rows);
-        profile_put(t, markdown ? " @ |\n" : ",\"us\":@}", true, (double)p->phases[i].us);
+        const double values[] = {(double)p->phases[i].count, (double)p->phases[i].rows,
+                                 (double)p->phases[i].us};
+        profile_say(t, &",\""[!i], "| ");
+        profile_say(t, profile_phases[i], profile_phases[i]);
+        profile_put(t, "\":{\"count\":@,\"rows\":@,\"us\":@}", " | @ | @ | @ |\n", values);
     }
 }
 
-/* Pages read by layer and KV head, a step in the mean; none where the backend does not count them. */
-static void profile_put_pages(profile_text *t, const engine_profile *p, int heads, bool markdown) {
+/* Pages read by layer and KV head, a step in the mean; none while there are none. */
+static void profile_put_pages(profile_text *t, const engine_profile *p, int heads) {
     const double steps = (double)(p->steps.size / sizeof(profile_step));
     bool any = false;
     for (int i = 0; i < p->places; i++) any |= p->pages[i] > 0;
     if (!any) {
-        profile_say(t, markdown ? "not counted\n" : "null");
+        profile_say(t, "null", "not counted\n");
         return;
     }
-    if (!markdown) profile_say(t, "[");
     for (int i = 0; i < p->places; i++) {
-        if (i % heads == 0 && markdown) profile_put(t, "| @ |", true, i / heads);
-        else if (i % heads == 0) profile_say(t, i ? ",\n[" : "\n[");
-        profile_put(t, markdown ? " @ |" : i % heads ? ",@" : "@", true, (double)p->pages[i] / steps);
-        if (i % heads == heads - 1) profile_say(t, markdown ? "\n" : "]");
+        const double values[] = {(double)p->pages[i] / steps, i / heads};
+        if (i % heads == 0) profile_put(t, i ? "],\n[" : "[\n[", i ? "\n| @ |" : "| @ |", &values[1]);
+        profile_put(t, &",@"[i % heads == 0], " @ |", values);
     }
-    if (!markdown) profile_say(t, "]");
+    profile_say(t, "]]", "\n");
 }
 
-static void profile_put_firsts(profile_text *t, const engine_profile *p, bool markdown) {
+static void profile_put_firsts(profile_text *t, const engine_profile *p) {
     const size_t bytes = p->firsts.size;
+    const double count = (double)(bytes / sizeof *t->sorted);
     if (bytes) memcpy(t->sorted, p->firsts.data, bytes);
-    profile_put(t, markdown ? "| @ |" : "{\"count\":@,\"us\":", true, (double)(bytes / sizeof *t->sorted));
-    profile_put_times(t, (int64_t)(bytes / sizeof *t->sorted), markdown);
-    if (!markdown) profile_say(t, "}");
+    profile_put(t, "{\"count\":@,\"us\":", "| @ |", &count);
+    profile_put_times(t, (int64_t)count);
+    profile_say(t, "}", "");
 }
 
-static void profile_put_json(profile_text *t, const engine_profile *p, int heads) {
-    profile_put(t, "{\"warmup\":@", true, p->options.warmup);
-    profile_put(t, ",\"requests\":@", true, p->requests);
-    profile_put(t, ",\"missed\":@,\"kv_len_reduce\":\"", true, (double)p->missed);
-    profile_say(t, profile_reduces[p->options.kv_len_reduce]);
-    profile_say(t, "\",\n");
-    profile_put_steps(t, p, -1, false);
-    profile_say(t, ",\n\"first_token\":");
-    profile_put_firsts(t, p, false);
-    profile_say(t, ",\n\"bins\":[");
-    profile_put_bins(t, p, false);
-    profile_say(t, "],\n\"acceptance\":[");
-    profile_put_drafts(t, p, false);
-    profile_say(t, "],\n\"phases\":{");
-    profile_put_phases(t, p, false);
-    profile_say(t, "},\n\"pages\":");
-    profile_put_pages(t, p, heads, false);
-    profile_say(t, "}\n");
-}
-
-/* A heading, and that of a table of `columns`. */
-static void profile_head(profile_text *t, const char *heading, const char *columns) {
-    profile_say(t, heading);
-    profile_say(t, columns);
-    profile_say(t, "\n|");
+/* What stands before a part; in Markdown a heading, and that of a table of `columns`. */
+static void profile_head(profile_text *t, const char *json, const char *heading, const char *columns) {
+    profile_say(t, json, heading);
+    profile_say(t, "", columns);
+    profile_say(t, "", "\n|");
     for (const char *c = columns + 1; *c; c++)
-        if (*c == '|') profile_say(t, "---|");
-    profile_say(t, "\n");
+        if (*c == '|') profile_say(t, "", "---|");
+    profile_say(t, "", "\n");
 }
 
 #define PROFILE_TIMES " mean us | p50 | p90 | p99 |"
 
-static void profile_put_markdown(profile_text *t, const engine_profile *p, int heads) {
+static void profile_print(profile_text *t, const engine_profile *p, int heads) {
+    const double first[] = {p->options.warmup, p->requests, (double)p->missed}, *swapped;
     char columns[1024] = "| layer |";
-    profile_put(t, "# Profile\n\n@ requests", true, p->requests);
-    profile_put(t, ", the first @ left out; lengths of a step by ", true, p->options.warmup);
-    profile_say(t, profile_reduces[p->options.kv_len_reduce]);
-    profile_head(t, "\n\n## Steps\n\n", "| length | steps | tokens | tokens a row | tokens/s |"
-                                        PROFILE_TIMES);
-    profile_say(t, "| all |");
-    profile_put_steps(t, p, -1, true);
-    profile_put_bins(t, p, true);
-    profile_head(t, "\n## First tokens\n\n", "| requests |" PROFILE_TIMES);
-    profile_put_firsts(t, p, true);
-    profile_head(t, "\n## Drafts\n\n", "| position | proposed | accepted | rate |");
-    profile_put_drafts(t, p, true);
-    profile_head(t, "\n## Phases\n\n", "| phase | count | rows | us |");
-    profile_put_phases(t, p, true);
+    const double other[] = {p->requests, p->options.warmup};
+    const char *reduce = profile_reduces[p->options.kv_len_reduce];
+    swapped = t->markdown ? other : first;
+    profile_put(t, "{\"warmup\":@,\"requests\":@,\"missed\":@,\"kv_len_reduce\":\"",
+                "# Profile\n\n@ requests, the first @ left out; lengths of a step by ", swapped);
+    profile_say(t, reduce, reduce);
+    profile_head(t, "\",\n", "\n\n## Steps\n\n", "| length | steps | tokens | tokens a row | tokens/s |"
+                                                 PROFILE_TIMES);
+    profile_say(t, "", "| all |");
+    profile_put_steps(t, p, -1);
+    if (t->markdown) profile_put_bins(t, p);
+    profile_head(t, ",\n\"first_token\":", "\n## First tokens\n\n", "| requests |" PROFILE_TIMES);
+    profile_put_firsts(t, p);
+    profile_say(t, ",\n\"bins\":[", "");
+    if (!t->markdown) profile_put_bins(t, p);
+    profile_head(t, "],\n\"acceptance\":[", "\n## Drafts\n\n", "| position | proposed | accepted | rate |");
+    profile_put_drafts(t, p);
+    profile_head(t, "],\n\"phases\":{", "\n## Phases\n\n", "| phase | count | rows | us |");
+    profile_put_phases(t, p);
     for (int i = 0; i < heads && strlen(columns) < sizeof columns - 32; i++)
         snprintf(columns + strlen(columns), 32, " head %d |", i);
-    profile_head(t, "\n## Pages read\n\n", columns);
-    profile_put_pages(t, p, heads, true);
+    profile_head(t, "},\n\"pages\":", "\n## Pages read\n\n", columns);
+    profile_put_pages(t, p, heads);
+    profile_say(t, "}\n", "");
 }
 
 cairn_status cairn_profile_text(cairn_model *model, cairn_profile_form form, char *text,
@@ -232,7 +215,7 @@ cairn_status cairn_profile_text(cairn_model *model, cairn_profile_form form, cha
     if (!model) return CAIRN_INVALID_ARGUMENT;
     if ((status = handles_enter(model->runtime))) return status;
     memset(&t, 0, sizeof t);
-    t.b = &model->runtime->base, t.fine = true;
+    t.b = &model->runtime->base, t.fine = true, t.markdown = form == CAIRN_PROFILE_MARKDOWN;
     if (!(p = model->scratch->profile) || (unsigned)form > CAIRN_PROFILE_MARKDOWN)
         return handles_leave(model->runtime,
                              base_fail(t.b, CAIRN_INVALID_ARGUMENT, p ? "profile_text: form = %d"
@@ -240,8 +223,7 @@ cairn_status cairn_profile_text(cairn_model *model, cairn_profile_form form, cha
                                          "profile_start", (int)form));
     most = p->steps.size + p->firsts.size + 1;
     if (!(t.sorted = (int32_t *)base_new(t.b, most, 1))) status = base_no_memory(t.b, "a profile", most);
-    else if (form == CAIRN_PROFILE_JSON) profile_put_json(&t, p, model->shape.kv_heads);
-    else profile_put_markdown(&t, p, model->shape.kv_heads);
+    else profile_print(&t, p, model->shape.kv_heads);
     if (!status && !t.fine) status = base_no_memory(t.b, "a profile's text", t.out.size);
     if (!status) status = engine_copy_text(t.b, "profile_text", &t.out, text, capacity, bytes);
     base_delete(t.b, t.sorted, most, 1);

@@ -92,17 +92,21 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     return status;
 }
 
-/* Distinct pages that steps at positions [first, last] read in the layers that do not select. */
+/* Distinct pages that steps at positions [first, last] read in the layers that do not select; to heat,
+ * too, where there is one. */
 static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule *rule, int first,
-                                int last) {
-    int64_t pages = 0;
+                                int last, os_atomic *heat) {
+    const int heads = f->shape->kv_heads;
+    int64_t all = 0;
     for (int l = 0; l < f->shape->layers; l++) {
         const int window = f->plan->layers[l].window;
         const int from = window && first >= window ? first - window + 1 : 0;
-        if (f->plan->layers[l].mixer != PLAN_ATTENTION) continue;
-        if (!cuda_selects(f, rule, l)) pages += last / f->page_size - from / f->page_size + 1;
+        const int pages = last / f->page_size - from / f->page_size + 1;
+        if (f->plan->layers[l].mixer != PLAN_ATTENTION || cuda_selects(f, rule, l)) continue;
+        for (int h = 0; h < heads && heat; h++) os_atomic_add(&heat[l * heads + h], pages);
+        all += pages;
     }
-    return pages * f->shape->kv_heads;
+    return all * heads;
 }
 
 /* Whether rows of sequence i choose pages: those that draft do not, and are served behind the others. */
@@ -113,17 +117,58 @@ static bool cuda_splits(const forward_batch *batch, int i) {
                        select_candidates(&s->rule->select, last) > s->rule->select.topk);
 }
 
+/* The part is the last of a run of steps, after which others of sequence i follow: these see all that it
+ * read, and are counted. */
+static bool cuda_is_outseen(const forward_cuda_state *f, const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    return f->done[i] < s->rows && batch->rows[s->first + f->done[i]].own && cuda_splits(batch, i);
+}
+
+/* To heat the pages that sequence i read in layers that select, from their bits: of its rows in the flow
+ * [layers, STEP_FLOW_ROWS, KV heads, words], of the stage kernels [layers, table_rows, KV heads, words]. */
+static void cuda_add_heat(const forward_cuda_state *f, int i, const uint32_t *bits, os_atomic *heat) {
+    const bool flow = f->lane == &f->flow;
+    const int heads = f->latents.heads ? 1 : f->shape->kv_heads, words = f->lane->params.seen_words;
+    const int step = f->shape->kv_heads * words, each = flow ? STEP_FLOW_ROWS : f->table_rows;
+    const int rows = flow ? f->stepped[i] : 1;
+    int first = f->slots[i];
+    if (flow) for (first = 0; f->part_sequences[first] != i;) first++;
+    for (int l = 0; l < f->shape->layers; l++, bits += each * step)
+        for (int at = 0; at < heads * words; at++) {
+            uint32_t seen = 0;
+            for (int r = first; r < first + rows; r++) seen |= bits[r * step + at];
+            for (; seen; seen &= seen - 1) os_atomic_add(&heat[l * heads + at / words], 1);
+        }
+}
+
 /* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all that
- * its rows see where there was none. */
-static void cuda_count_pages(const forward_cuda_state *f, const step_part *part) {
+ * its rows see where there was none. bits: of cuda_add_heat, or NULL. */
+static void cuda_count_pages(const forward_cuda_state *f, const step_part *part, const uint32_t *bits) {
     const int32_t *counts = f->host_words + STEP_SAMPLED_AT + STEP_STAGE_ROWS;
-    for (int i = 0; i < part->batch->sequence_count; i++) {
-        forward_sequence *s = &part->batch->sequences[i];
-        const forward_row *end = &part->batch->rows[s->first + f->done[i]];
-        if (!f->stepped[i]) continue;
-        if (cuda_splits(part->batch, i) && end[-1].own) s->pages_read = 0; /* these see all others' */
+    const forward_batch *batch = part->batch;
+    for (int i = 0; i < batch->sequence_count; i++) {
+        forward_sequence *s = &batch->sequences[i];
+        const forward_row *end = &batch->rows[s->first + f->done[i]];
+        const bool all = cuda_splits(batch, i) && end[-1].own;
+        if (!f->stepped[i] || cuda_is_outseen(f, batch, i)) continue;
+        if (bits) cuda_add_heat(f, i, bits, batch->heat);
         s->pages_read += (cuda_counts(f, part) ? counts[f->slots[i]] : 0) +
-                         cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
-                                          end[-1].position);
+                         cuda_whole_pages(f, part->rule, all ? batch->rows[s->first].position
+                                                             : end[-f->stepped[i]].position,
+                                          end[-1].position, batch->heat);
     }
+}
+
+/* The same, for a profile with what the kernels counted by layer and KV head. [blocks] */
+static cairn_status cuda_take_pages(const forward_cuda_state *f, const step_part *part) {
+    const bool flow = f->lane == &f->flow, fetches = part->batch->heat && cuda_counts(f, part);
+    const size_t bytes = flow ? f->seen_bytes / (size_t)f->table_rows * STEP_FLOW_ROWS : f->seen_bytes;
+    base *b = f->dev->base;
+    uint32_t *bits = fetches ? (uint32_t *)base_new(b, bytes, 1) : NULL;
+    cairn_status status = CAIRN_OK;
+    if (fetches && !bits) return base_no_memory(b, "the pages read", bytes);
+    if (fetches) status = device_download(f->dev, bits, flow ? f->row_pages : f->seen, bytes);
+    if (!status) cuda_count_pages(f, part, bits);
+    base_delete(b, bits, bytes, 1);
+    return status;
 }

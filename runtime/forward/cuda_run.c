@@ -245,7 +245,7 @@ static cairn_status cuda_land_part(forward_cuda_state *f) {
     if (!status) status = cuda_results(f, &x->part);
     x->begun = true;
     x->serves = x->at < x->end;
-    if (!status && !x->serves && x->kind == FORWARD_STEP) cuda_count_pages(f, &x->part);
+    if (!status && !x->serves && x->kind == FORWARD_STEP) status = cuda_take_pages(f, &x->part);
     if (!x->serves) x->first++;
     x->part.rows = 0;
     return status;

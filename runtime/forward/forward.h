@@ -66,7 +66,7 @@ typedef struct forward_batch {
     bool drafts;      /* `hidden` is for `draft` alone: a backend may keep it on its side */
     bool prepared;    /* out: something was made ready that later forwards find: what this one took says
                          nothing of them */
-    os_atomic *heat;  /* NULL, or [layers, KV heads], added to by the CPU: the pages of pages_read */
+    os_atomic *heat;  /* NULL, or out [layers, KV heads], added to: the pages of pages_read */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
 

@@ -23,7 +23,7 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     c->status = base_fail(c->dev->base, CAIRN_INVALID_ARGUMENT, "%s: %s", c->op, text);
-    if (c->dev->trace) c->dev->trace->op = NULL;
+    if (c->dev->trace) trace_drop_op(c->dev->trace);
 }
 
 /* Names count as values do: a kernel with one constant may have another one elsewhere. */

@@ -357,6 +357,23 @@ static cairn_status spec_check(spec_call *s, device *dev, const spec_op *op, con
     return s->c.status;
 }
 
+static void spec_begin(cairn_runtime *rt, const char *name) {
+    trace *t = rt->device.trace;
+    if (!t) return;
+    trace_drop_op(t);
+    if (handles_enter(rt)) return;
+    t->op_event = trace_open(&rt->device, name, !rt->capturing);
+    handles_leave(rt, CAIRN_OK);
+}
+
+static cairn_status spec_end(cairn_runtime *rt, cairn_status status) {
+    trace *t = rt->device.trace;
+    if (!t || t->op_event < 0 || handles_enter(rt)) return status;
+    trace_shut(&rt->device, t->op_event, 0);
+    t->op_event = -1;
+    return handles_leave(rt, status);
+}
+
 static cairn_status spec_take(cairn_runtime *rt, const spec_op *op, void *ours, const void *theirs,
                               spec_call *s) {
     spec_open(s, op, ours);
@@ -364,7 +381,7 @@ static cairn_status spec_take(cairn_runtime *rt, const spec_op *op, void *ours, 
     s->c.dev = &rt->device;
     s->c.status = args_take(&rt->base, op->name, ours, op->bytes, theirs);
     if (!s->c.status) s->c.status = spec_check(s, &rt->device, op, ours);
-    if (rt->device.trace) rt->device.trace->op = s->c.status ? NULL : op->name;
+    if (!s->c.status) spec_begin(rt, op->name);
     return s->c.status;
 }
 

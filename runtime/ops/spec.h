@@ -16,8 +16,7 @@
  *         if (spec_take(rt, SPEC_OF(OP), &a, args, &s)) return s.c.status;
  *         ops_refuse(&s.c, ..., "what the table cannot say");
  *         ... s.n[SPEC_ROWS] ...
- *
- * What the table cannot say, such as how a number and an extent belong together, the entry refuses.
+ *         return spec_end(rt, ...what it does...);
  *
  * What the checker holds for all ops: each extent is below 2^31, their product, a zero counted as
  * 1, below 2^59; rows that stride do not overlap; data that is not empty is there and aligned to
@@ -135,14 +134,15 @@ enum { SPEC_I32 = TENSOR_BIT(CAIRN_I32) };
 
 /* The argument's name in Lua. */
 static const char *spec_lua_name(const spec_arg *a);
-
-/* Takes the caller's struct into `ours` and checks it by the table; 0: all is well. */
+/* Takes the caller's struct into `ours` and checks it by the table; 0: all is well, and the op begins. */
 static cairn_status spec_take(cairn_runtime *rt, const spec_op *op, void *ours, const void *theirs,
                               spec_call *s);
-
+/* Its range in a trace ends; status. An op that is refused or empty has none. */
+static cairn_status spec_end(cairn_runtime *rt, cairn_status status);
+/* It begins, if a trace is taken; spec_take has done it. */
+static void spec_begin(cairn_runtime *rt, const char *name);
 /* The same of a struct that is ours already, for ops that call each other. */
 static cairn_status spec_check(spec_call *s, device *dev, const spec_op *op, const void *args);
-
 /* What the symbols are as far as the arguments say it, with no check: for shapes of outputs. */
 static void spec_guess(spec_call *s, const spec_op *op, const void *args);
 

@@ -543,13 +543,13 @@ cairn_status cairn_copy_pages(cairn_runtime *rt, const cairn_copy_pages_args *ar
     if (s.c.status || !n || !layers || !p.page_words) return s.c.status;
     p.copies = (const int32_t *)tensor_data(a.copies);
     p.error = ops_error_word(&rt->device, s.c.op);
-    if (!rt->device.cuda) return pages_copy_cpu(&rt->device, &p, n, (int)layers);
+    if (!rt->device.cuda) return spec_end(rt, pages_copy_cpu(&rt->device, &p, n, (int)layers));
     parts = (p.page_words / (p.wide ? 4 : 1) + 1023) / 1024; /* four steps a thread */
     {
         device_dims dims = {{0, 0, 0}, 256, 0, 0, false};
         dims.grid[0] = (unsigned)(parts < 256 ? parts : 256);
         dims.grid[1] = (unsigned)n;
         dims.grid[2] = (unsigned)layers;
-        return ops_launch(rt, "pages/tables.cu", "copy_pages", &dims, &p);
+        return spec_end(rt, ops_launch(rt, "pages/tables.cu", "copy_pages", &dims, &p));
     }
 }

@@ -365,7 +365,15 @@ static bool said_by(const llama_ref *r, int said, const double *logits) {
     return best - logits[said] < 0.05;
 }
 
-/* A session's last selection is what the walk chose for its last token but one, and so are its tokens.
+/* The pages of what the walk ran since it was asked last, by layer and KV head, to heat. */
+static void add_heat(llama_ref *r, int64_t *heat) {
+    for (int i = 0; i < r->layers * r->kv_heads; i++)
+        for (unsigned long long left = r->read[i / r->kv_heads][i % r->kv_heads]; left; left &= left - 1) heat[i]++;
+    memset(r->read, 0, sizeof r->read);
+}
+
+/* A session's last selection is what the walk chose for its last token but one, and so are its tokens and,
+ * without drafts, what a profile says of pages read.
  * cases: bit 0: two_level, bit 1: drafts, and prompts that select; from, of these. */
 static void test_selection(const family *f, low *l, const char *adapter, int from, int cases) {
     static int32_t ids[ROOM];
@@ -385,9 +393,12 @@ static void test_selection(const family *f, low *l, const char *adapter, int fro
         c.selection.form = i & 1 ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
         if (i & 2) c.drafter = CAIRN_DRAFTER_NGRAM, c.selection.prompts = true;
         if (is_emulated(on)) c.topk = 1, c.selection.window = 5;
+        int64_t heat[64] = {0};
+        const cairn_profile_options all = {.struct_size = sizeof all};
         cairn_runtime *rt = open_model(&c, &m);
         if (!rt) return;
         draw_ids(ids, given, 3);
+        cairn_profile_start(m, &all);
         if (cairn_session_open(m, &s) || cairn_session_selection(s, 0, 0, NULL, 0, &count) || count != -1 ||
             cairn_append_ids(s, ids, given) || cairn_generate_with(s, "", &o, NULL, NULL))
             tap_note("%s", cairn_last_error(rt)), wrong++;
@@ -402,16 +413,20 @@ static void test_selection(const family *f, low *l, const char *adapter, int fro
             r.dense = at < given && !c.selection.prompts;
             walk(&r, &c, said[at], at, logits, logits + VOCAB);
             if (at + 1 >= given && r.closest > near_by()) unlike += !said_by(&r, said[at + 1], logits);
+            if (at < given) memset(r.read, 0, sizeof r.read);
+            else add_heat(&r, heat);
         }
         merge(with, -1);
+        unlike += !stats.proposed && !unlike && r.closest > near_by() &&
+                  memcmp(heat, m->scratch->profile->pages, (size_t)(f->layers * f->kv_heads) * sizeof *heat);
         for (int head = 0; head < f->kv_heads && !stats.accepted; head++) {
             wrong += cairn_session_selection(s, f->layers - 1, head, pages, 8, &count) || count != c.topk;
             for (int p = 0; p < count; p++) wrong += !(r.kept[head] >> pages[p] & 1), chosen++;
         }
         wrong += cairn_session_selection(s, f->layers, 0, pages, 8, &count) != CAIRN_INVALID_ARGUMENT;
         tap_ok((!wrong || r.closest < near_by()) && !unlike, "%s%s, %d pages of the last step are those of the "
-               "walk (%.1e, %d drafts taken), as are the tokens", on == CAIRN_BACKEND_CUDA ? "cuda, " : "",
-               describe(&c), chosen, r.closest, stats.accepted);
+               "walk (%.1e, %d drafts taken), as are the tokens, and %d pages read by its first head", on == CAIRN_BACKEND_CUDA ? "cuda, " : "",
+               describe(&c), chosen, r.closest, stats.accepted, (int)heat[0]);
         free(r.embed.w);
         zoo_ref_free(&r);
         cairn_close(rt);
@@ -722,6 +737,7 @@ static void test_backend(const family *f, low *l, const int32_t *ids) {
     if (small) {
         test_forms(f, l, 1 << 1 | 1 << 2);
         test_selection(f, l, "", 0, 1);
+        test_selection(f, l, path, 1, 2);
         test_selection(f, l, path, 3, 4);
         test_reload();
         return;

@@ -149,12 +149,10 @@ static void test_profile(cairn_model *m, int tokens) {
     tap_ok((int)sum(json_get(p, "bins"), "steps") == stats.forwards &&
                number(json_get(p, "bins")->first, "tokens") == number(p, "tokens") &&
                json_get(p, "bins")->size == 7, "on %s: every step in its bin", where);
-    if (!strcmp(where, "cpu")) {
-        double pages = sum(json_get(p, "pages"), NULL) / (LAYERS * KV_HEADS);
-        tap_ok(json_get(p, "pages")->size == LAYERS && fabs(pages - stats.pages_read) < 0.01,
-               "pages by layer and head: %.3f a step in the mean, statistics say %.3f", pages,
-               stats.pages_read);
-    }
+    double pages = sum(json_get(p, "pages"), NULL) / (LAYERS * KV_HEADS);
+    tap_ok(json_get(p, "pages")->size == LAYERS && fabs(pages - stats.pages_read) < 0.01,
+           "on %s: pages by layer and head: %.3f a step in the mean, statistics say %.3f", where, pages,
+           stats.pages_read);
     tap_ok(number(json_get(json_get(p, "phases"), "prompt"), "rows") > 39 &&
                number(json_get(json_get(p, "phases"), "decode"), "count") >= stats.forwards,
            "on %s: phases", where);
@@ -256,7 +254,11 @@ static void test_trace(cairn_runtime *rt, cairn_model *m, bool cuda) {
     a.k = 0;
     cairn_topk(rt, &a); /* refused: it leaves no range */
     a.k = 4;
-    tap_ok(!cairn_topk(rt, &a) && !cairn_sync(rt), "an op: %s", cairn_last_error(rt));
+    tap_ok(!cairn_topk(rt, &a), "an op: %s", cairn_last_error(rt));
+    t = trace_of(rt);
+    tap_ok(ranges(t, 1, "topk") == 1 && ranges(t, 1, NULL) == 1, "on %s: its range ends with it", where);
+    json_free(t);
+    tap_ok(!cairn_sync(rt), "on %s: %s", where, cairn_last_error(rt));
     stats = say(m, "abcabcabcabcabcabc", 12);
     t = trace_of(rt);
     tap_ok(ranges(t, 1, "topk") == 1 && ranges(t, 1, "append") > 0 && ranges(t, 1, "plan") > 0 &&
@@ -280,24 +282,47 @@ static void test_trace(cairn_runtime *rt, cairn_model *m, bool cuda) {
 
 /* ---- off ------------------------------------------------------------------------------------- */
 
-/* A session's ids after a prompt, and the allocations that its text took. */
-static int text_of(cairn_model *m, int32_t *ids, int *count) {
+static struct driver_calls real;
+static int launches, copied;
+static CUresult count_launch(const CUlaunchConfig *how, CUfunction f, void **params, void **extra) {
+    return launches++, real.cuLaunchKernelEx(how, f, params, extra);
+}
+static CUresult count_graph(CUgraphExec graph, CUstream stream) {
+    return launches++, real.cuGraphLaunch(graph, stream);
+}
+static CUresult count_copy(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    return copied += (int)bytes, real.cuMemcpyDtoHAsync(to, from, bytes, stream);
+}
+
+/* What a text took: allocations, what was launched, the bytes that came from the device. */
+typedef struct effort { int allocations, launches, copied; } effort;
+
+/* A session's ids after a prompt; its rows choose pages towards the end. */
+static effort text_of(cairn_model *m, int32_t *ids, int *count) {
     const cairn_generate_options o = wishes(30);
+    struct driver_calls *drv = m->runtime->device.drv;
     cairn_session *s;
-    int before;
+    effort took;
     cairn_session_open(m, &s);
-    before = allocations;
-    cairn_generate_with(s, "abcabcabc", &o, NULL, NULL);
-    before = allocations - before;
+    if (drv) {
+        real = *drv;
+        drv->cuLaunchKernelEx = count_launch, drv->cuGraphLaunch = count_graph;
+        drv->cuMemcpyDtoHAsync = count_copy;
+    }
+    took.allocations = allocations, launches = copied = 0;
+    cairn_generate_with(s, "abcabcabcabcabcabcabcabcabcabc", &o, NULL, NULL);
+    took.allocations = allocations - took.allocations, took.launches = launches, took.copied = copied;
+    if (drv) *drv = real;
     const int32_t *all = cairn_session_ids(s, count);
     memcpy(ids, all, (size_t)*count * sizeof *ids);
     cairn_session_close(s);
-    return before;
+    return took;
 }
 
 static void test_off(cairn_runtime *rt, cairn_model *m) {
     int32_t off[160], on[160], again[160];
-    int counts[3], first, last;
+    int counts[3];
+    effort first, with, last;
     m->runtime->config.drafter = CAIRN_DRAFTER_NONE; /* which follows the clock, and so what it takes */
     text_of(m, off, &counts[0]);
     if (rt->jit) jit_wait(rt->jit); /* what is compiled meanwhile is loaded by the next that wants it */
@@ -307,16 +332,20 @@ static void test_off(cairn_runtime *rt, cairn_model *m) {
     tap_ok(!trace_calls && !rt->device.trace && !m->scratch->profile && !m->scratch->batch.heat,
            "on %s: off: not one call of the trace, nothing held", where);
     cairn_trace_start(rt, 0), cairn_profile_start(m, NULL);
-    text_of(m, on, &counts[1]);
+    with = text_of(m, on, &counts[1]);
     tap_ok((trace_calls > 0 || !TRACED) && counts[0] == counts[1] &&
-               !memcmp(off, on, (size_t)counts[0] * sizeof *off), "on %s: on: the same ids", where);
+               !memcmp(off, on, (size_t)counts[0] * sizeof *off) && with.launches == first.launches &&
+               (m->runtime->device.cuda ? with.copied > first.copied : !with.copied),
+           "on %s: on: the same ids, %d launches, before %d, %d bytes from the device, before %d", where,
+           with.launches, first.launches, with.copied, first.copied);
     cairn_trace_stop(rt), cairn_profile_stop(m);
     trace_calls = 0;
     last = text_of(m, again, &counts[2]);
-    tap_ok(!trace_calls && first == last && counts[2] == counts[0] &&
+    tap_ok(!trace_calls && !memcmp(&first, &last, sizeof last) && counts[2] == counts[0] &&
                !memcmp(off, again, (size_t)counts[0] * sizeof *off),
-           "on %s: off again: %d calls of the trace, %d allocations, before %d, %d ids, before %d", where,
-           trace_calls, last, first, counts[2], counts[0]);
+           "on %s: off again: %d calls of the trace, %d allocations, before %d, %d launches, %d bytes, %d ids, "
+           "before %d", where, trace_calls, last.allocations, first.allocations, last.launches, last.copied,
+           counts[2], counts[0]);
     m->runtime->config.drafter = CAIRN_DRAFTER_NGRAM;
 }
 

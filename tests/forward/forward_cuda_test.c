@@ -26,6 +26,7 @@ typedef struct rig {
     int32_t bounded[SEQUENCES];
     forward_rule rule;
     int64_t pages_read[SEQUENCES];
+    os_atomic heat[LAYERS * KV_HEADS]; /* pages_read of all sequences, by layer and KV head */
 } rig;
 
 static int32_t text[SEQUENCES][MOST]; /* what every sequence says */
@@ -80,7 +81,8 @@ static bool forward(rig *g, int first, int end, int position, int rows, int how,
     forward_batch b;
     cairn_status status;
     memset(&b, 0, sizeof b), memset(sequences, 0, sizeof sequences), memset(r, 0, sizeof r);
-    memset(g->pages_read, 0, sizeof g->pages_read);
+    memset(g->pages_read, 0, sizeof g->pages_read), memset(g->heat, 0, sizeof g->heat);
+    b.heat = g->heat;
     b.tables = &g->model->tables, b.rows = r, b.sequences = sequences, b.logits = logits;
     b.sampled = drawn;
     for (int s = first; s < end; s++) {
@@ -146,18 +148,21 @@ static void test_background(rig *gpu, int at) {
     const int rows = 3, count = rows * VOCAB;
     forward_cuda_state *f = (forward_cuda_state *)gpu->model->state;
     int64_t read;
+    os_atomic heat[LAYERS * KV_HEADS];
     bool fine;
     f->flow_states[STEP_K_FLOW] = f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
     fine = forward(gpu, 0, 1, at, rows, DENSE, rows, other) &&
            forward(gpu, 0, 1, at, rows, SPARSE, rows, other + count);
     read = gpu->pages_read[0];
+    memcpy(heat, gpu->heat, sizeof heat);
     tap_ok(fine && !cairn_model_wait(gpu->model) && f->flow_states[0] == STEP_FLOW_READY &&
                f->flow_states[1] == STEP_FLOW_READY, "cuda, every kernel is there after a wait");
     fine = forward(gpu, 0, 1, at, rows, DENSE, rows, logits) &&
            forward(gpu, 0, 1, at, rows, SPARSE, rows, logits + count);
     tap_ok(fine && !memcmp(logits, other, 2 * (size_t)count * sizeof *logits) &&
-               read == gpu->pages_read[0] && read > 0,
-           "cuda, the same bits before and after, and %d pages read", (int)read);
+               read == gpu->pages_read[0] && read > 0 && !memcmp(heat, gpu->heat, sizeof heat),
+           "cuda, the same bits before and after, and %d pages read, by layer and head: %d %d %d %d", (int)read,
+           heat[0], heat[1], heat[2], heat[3]);
 }
 
 static bool selects(const rig *g) { return cairn_config_of(g->rt)->selection.layers[0] != 0; }
@@ -239,15 +244,18 @@ static void test_rows(rig *gpu, const char *what, int at) {
 /* Sequences side by side give what each gives alone. */
 static void test_batch(rig *gpu, int at, int rows, int how) {
     int64_t read[SEQUENCES];
-    int all = SEQUENCES * rows;
+    int all = SEQUENCES * rows, heat[LAYERS * KV_HEADS] = {0}, total = 0;
     bool fine = true;
     for (int s = 0; s < SEQUENCES && fine; s++) {
         fine = forward(gpu, s, s + 1, at, rows, how, rows, other + s * rows * VOCAB);
         read[s] = gpu->pages_read[s];
+        for (int p = 0; p < LAYERS * KV_HEADS; p++) heat[p] += gpu->heat[p], total += gpu->heat[p];
+        total -= (int)read[s];
     }
     fine = fine && forward(gpu, 0, SEQUENCES, at, rows, how, all, logits);
+    for (int p = 0; p < LAYERS * KV_HEADS; p++) fine = fine && heat[p] == gpu->heat[p];
     tap_ok(fine && !memcmp(logits, other, (size_t)(all * VOCAB) * sizeof *logits) &&
-               !memcmp(read, gpu->pages_read, sizeof read),
+               !memcmp(read, gpu->pages_read, sizeof read) && total == 0,
            "cuda, %s: %d rows of %d sequences as alone", how == DENSE ? "dense" : "sparse", all,
            SEQUENCES);
 }

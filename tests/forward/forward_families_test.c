@@ -1,8 +1,9 @@
 /* forward_families: layers with windows on the GPU (or the emulated one) against the CPU backend:
  * where a row's window begins in another run of chunks than that of the row before it, rows give the
- * same bits one by one and together; prompts, however they are cut; pages are counted alike. The same
- * of heads of odd sizes in large groups. Where pages are chosen, a walk in double precision (llama_ref.h)
- * says which row's choice is too close for two roundings to agree on.
+ * same bits one by one and together; prompts, however they are cut; pages are counted alike, and by layer
+ * and KV head as a walk in double precision (llama_ref.h) reads them. The same of heads of odd sizes in large
+ * groups. Where pages are chosen, the walk says which row's choice is too close for two roundings to agree
+ * on.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -16,13 +17,14 @@
 #define ZOO_TYPES BLOCK_F16
 #include "family_zoo.h"
 
-enum { EACH = 16, TEXT = 208, MOST = 16, WIDE = 128 };
+enum { EACH = 16, TEXT = 208, MOST = 16, WIDE = 128, PLACES = 4 };
 
 typedef struct rig { cairn_runtime *rt; cairn_model *model; forward_rule rule; } rig;
 
 static uint64_t state;
 static int32_t text[TEXT];
 static int64_t pages_read;
+static os_atomic heat[PLACES]; /* of the last forward, by layer and KV head */
 
 static bool open_rig(rig *g, cairn_backend backend, const char *path) {
     cairn_config c;
@@ -55,7 +57,8 @@ static bool forward(rig *g, int at, int rows, forward_kind kind, bool sparse, in
     cairn_status status;
     memset(&b, 0, sizeof b), memset(&s, 0, sizeof s), memset(r, 0, sizeof r);
     b.tables = &g->model->tables, b.sequences = &s, b.rows = r, b.logits = logits;
-    b.sequence_count = 1, b.row_count = s.rows = rows;
+    b.sequence_count = 1, b.row_count = s.rows = rows, b.heat = heat;
+    memset(heat, 0, sizeof heat);
     s.rule = sparse ? &g->rule : NULL, s.stored = at / EACH;
     for (int i = 0; i < rows; i++) {
         r[i].token = text[at + i], r[i].position = r[i].rope = at + i, r[i].kind = kind;
@@ -87,18 +90,23 @@ static double distance(const float *a, const float *b, int count) {
     return worst / top;
 }
 
-/* How near a choice of pages came in the rows from `at` on up to each, by the walk. Where two runs part
- * behind a choice too close to call, both are right. */
-static void find_closest(const family *f, const forward_rule *rule, int at, double *closest) {
+/* What the walk reads in each row from `at` on, by layer and KV head, a bit a page, and how near a choice of
+ * pages came in the rows up to each. Where two runs part behind a choice too close to call, both are right. */
+typedef struct walked { double closest[MOST]; unsigned long long read[MOST][PLACES]; } walked;
+
+static void find_walked(const family *f, const forward_rule *rule, int at, bool sparse, walked *w) {
     double logits[WIDE];
     llama_ref r = zoo_ref(f);
     r.size = EACH, r.topk = rule->select.topk;
     r.window = rule->select.window, r.sinks = rule->select.sinks;
     for (int i = 0; i < at; i++) llama_ref_step(&r, text[i], i, logits);
-    r.dense = 0, r.closest = INFINITY;
+    r.dense = !sparse, r.closest = INFINITY, r.by_head = rule->select.head;
     for (int i = 0; i < MOST; i++) {
+        memset(r.read, 0, sizeof r.read);
         llama_ref_step(&r, text[at + i], at + i, logits);
-        closest[i] = r.closest;
+        w->closest[i] = r.closest;
+        for (int p = 0; p < PLACES; p++)
+            w->read[i][p] = p < f->layers * f->kv_heads ? r.read[p / f->kv_heads][p % f->kv_heads] : 0;
     }
     zoo_ref_free(&r);
 }
@@ -116,32 +124,54 @@ static int rows_alike(const float *a, const float *b, int vocab, const double *c
     return MOST;
 }
 
+/* Whether a forward of rows [first, end) read what the walk reads in them, and counted nothing else. */
+static bool reads_as(const walked *w, int first, int end) {
+    int64_t all = 0;
+    bool fine = true;
+    for (int p = 0; p < PLACES; p++) {
+        unsigned long long pages = 0;
+        int count = 0;
+        for (int i = first; i < end; i++) pages |= w->read[i][p];
+        for (; pages; pages &= pages - 1) count++;
+        fine = fine && (w->closest[end - 1] < 4e-3 || heat[p] == count);
+        all += heat[p];
+    }
+    return fine && all == pages_read;
+}
+
 /* Rows from `at` on, one by one on both, then several together. */
 static void test_rows(const char *name, const family *f, rig *gpu, rig *cpu, int at, bool sparse) {
     static float one[MOST * WIDE], other[MOST * WIDE];
     const int vocab = gpu->model->shape.vocab;
     const char *how = sparse ? "sparse" : "dense";
-    double closest[MOST], worst;
+    walked w;
+    double worst;
     int64_t off = 0;
+    int counted = 0;
     bool fine = true;
+    find_walked(f, &cpu->rule, at, sparse, &w);
     for (int i = 0; i < MOST && fine; i++) {
         fine = forward(gpu, at + i, 1, FORWARD_STEP, sparse, 1, one + i * vocab);
         off += pages_read;
+        counted += reads_as(&w, i, i + 1);
         fine = fine && forward(cpu, at + i, 1, FORWARD_STEP, sparse, 1, other + i * vocab);
         off -= pages_read;
+        counted += reads_as(&w, i, i + 1);
     }
-    for (int i = 0; i < MOST; i++) closest[i] = INFINITY;
-    if (sparse) find_closest(f, &cpu->rule, at, closest);
-    const int alike = rows_alike(one, other, vocab, closest, &worst);
+    const int alike = rows_alike(one, other, vocab, w.closest, &worst);
     tap_ok(fine && off == 0 && alike >= 0,
            "cuda, %s %s: %d rows from %d on, one by one: %d are %.1e from the CPU, the same pages",
            name, how, MOST, at, alike, worst);
+    tap_ok(counted == 2 * MOST, "cuda, %s %s: read by layer and head as by the walk: %d of %d rows (%.1e)", name,
+           how, counted, 2 * MOST, w.closest[MOST - 1]);
     for (int n = 3; n <= MOST; n += 13) {
         fine = forward(gpu, at, n, FORWARD_STEP, sparse, n, other);
         off = pages_read;
+        fine = fine && reads_as(&w, 0, n);
         tap_ok(fine && !memcmp(one, other, (size_t)(n * vocab) * sizeof *one),
-               "cuda, %s %s: %d together give the same bits", name, how, n);
-        tap_ok(forward(cpu, at, n, FORWARD_STEP, sparse, n, other) && (sparse || off == pages_read),
+               "cuda, %s %s: %d together give the same bits, and read as the walk", name, how, n);
+        tap_ok(forward(cpu, at, n, FORWARD_STEP, sparse, n, other) && reads_as(&w, 0, n) &&
+                   (sparse || off == pages_read),
                "cuda, %s %s: and read %d pages", name, how, (int)off);
     }
 }

@@ -682,10 +682,25 @@ typedef struct tally { int right, refused, still; bool failed; } tally;
 
 static bool went_well(cairn_status status) { return status == CAIRN_OK || status == CAIRN_BAD_DATA; }
 
+/* Whether the trace that was begun before the call has one range of its, where nothing was empty; refused calls
+ * have none. */
+static bool has_range(const call *c, cairn_status status) {
+    const trace *t = c->rt->device.trace;
+    int ranges = 0;
+    bool empty = false;
+    for (int i = 0; t && i < t->count; i++)
+        ranges += !strcmp(t->events[i].name, c->op->name) && t->events[i].until;
+    for (int i = 0; i < c->count; i++) empty |= c->parts[i].span == 0;
+    return ranges == 1 || (!ranges && (empty || !went_well(status)));
+}
+
 /* On the GPU, faults that only the device saw. */
+static bool ranged;
 static cairn_status run_call(call *c) {
-    cairn_status status = c->op->run(c->rt, c->args.bytes), later;
+    cairn_status status = cairn_trace_start(c->rt, 32), later;
     char kept[BASE_ERROR_BYTES];
+    if (!status) status = c->op->run(c->rt, c->args.bytes);
+    ranged = has_range(c, status) && !cairn_trace_stop(c->rt);
     memcpy(kept, c->rt->base.error, sizeof kept);
     later = cairn_sync(c->rt);
     if (status || !later) memcpy(c->rt->base.error, kept, sizeof kept);
@@ -716,6 +731,7 @@ static void try_right(tally *t, const spec_op *op, cairn_runtime *rt, cairn_runt
     make_call(&a, rt, op, seed);
     status = run_call(&a);
     if (!went_well(status)) failed(t, &a, seed, "a right call", "was refused");
+    else if (!ranged) failed(t, &a, seed, "a right call", "has no range in a trace");
     else if (touched(&a, false)) failed(t, &a, seed, "a right call", touched(&a, false));
     if (cpu && !t->failed) {
         make_call(&b, cpu, op, seed);

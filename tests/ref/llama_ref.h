@@ -54,6 +54,7 @@ typedef struct llama_ref {
     double closest; /* least distance between the last page kept and the first left out, of the largest score */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
+    unsigned long long read[8][8]; /* [layer][kv_head] the pages read since they were 0, a bit each */
     double shake; /* each value of a token's embedding moves by up to so much of itself */
     unsigned long long shaken;
 } llama_ref;
@@ -166,7 +167,11 @@ static void llama_ref_seen(llama_ref *m, int layer, int head, int position, cons
     }
     for (int c = 0; c * m->size <= position; c++)
         for (t = c * m->size; t <= position && t < (c + 1) * m->size; t++)
-            if (seen[t]) { m->pages_read++; break; }
+            if (seen[t]) {
+                m->pages_read++;
+                m->read[layer][head % 8] |= 1ull << c;
+                break;
+            }
     free(scores);
 }
 
@@ -297,6 +302,8 @@ static void llama_ref_forms_head(llama_ref *m, int layer, int head, int position
     for (int t = 0; t < count * m->size; t++)
         if (chosen[t / m->size] && !(m->landmarks && (t + 1) % m->size == 0))
             marks[t] = (unsigned char)(m->apart && t < m->sinks ? 1 : 2 + t / m->size);
+    for (int t = 0; t <= position; t++)
+        if (marks[t]) m->read[layer][head % 8] |= 1ull << t / m->size;
     for (int g = 0; g < group; g++) {
         const double *x = q + g * m->dim;
         double *to = out + g * m->dim;

@@ -346,7 +346,7 @@ cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     c.packed = a.prompt != 0;
     ops_attend_masked(&c, &a);
     ops_attend_chunk(&c, &a);
-    return ops_attend_run(rt, &c, a.scale, a.window, a.sinks);
+    return spec_end(rt, ops_attend_run(rt, &c, a.scale, a.window, a.sinks));
 }
 
 /* Weights of pages, and which part is attended. */
@@ -381,7 +381,7 @@ cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args
     ops_want_table(&c.s, &a.pages, &a.more, &c.paged);
     ops_attend_want(&c, a.q, a.pages.cache, a.more.scales, a.more.softcap, a.out, a.lse);
     ops_attend_weigh(&c, &a);
-    return ops_attend_run(rt, &c, a.scale, a.window, a.sinks);
+    return spec_end(rt, ops_attend_run(rt, &c, a.scale, a.window, a.sinks));
 }
 
 cairn_status cairn_attend_tokens(cairn_runtime *rt, const cairn_attend_tokens_args *args) {
@@ -407,5 +407,5 @@ cairn_status cairn_attend_tokens(cairn_runtime *rt, const cairn_attend_tokens_ar
     c.abilities |= ATTEND_TOKENS;
     c.p.tokens = (const int32_t *)tensor_data(a.tokens);
     c.p.token_width = (int32_t)c.s.n[SPEC_TOKENS];
-    return ops_attend_run(rt, &c, a.scale, 0, 0);
+    return spec_end(rt, ops_attend_run(rt, &c, a.scale, 0, 0));
 }

@@ -43,8 +43,8 @@ cairn_status cairn_merge_states(cairn_runtime *rt, const cairn_merge_states_args
     if (!rt->device.cuda) {
         ops_merge_job job = {&p, pool_threads(rt->pool)};
         pool_run(rt->pool, job.workers, ops_merge_task, &job);
-        return CAIRN_OK;
+        return spec_end(rt, CAIRN_OK);
     }
     dims.grid[0] = (unsigned)((p.states + 3) / 4);
-    return ops_launch(rt, "attention/merge.cu", "merge_states", &dims, &p);
+    return spec_end(rt, ops_launch(rt, "attention/merge.cu", "merge_states", &dims, &p));
 }

@@ -148,8 +148,8 @@ cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_conv_args *ar
     conv_want_list(&s.c, &a, &call);
     if (s.c.status || !call.p.tokens || !call.p.channels || !call.p.sequences) return s.c.status;
     if (a.chunk_sequences && !call.p.chunks) return CAIRN_OK;
-    if (rt->device.cuda) return conv_run_cuda(rt, &call);
-    return conv_run_cpu(rt, "short_conv", &call.p, call.type, call.width);
+    if (rt->device.cuda) return spec_end(rt, conv_run_cuda(rt, &call));
+    return spec_end(rt, conv_run_cpu(rt, "short_conv", &call.p, call.type, call.width));
 }
 
 cairn_status cairn_short_conv_update(cairn_runtime *rt, const cairn_short_conv_update_args *args) {
@@ -170,8 +170,8 @@ cairn_status cairn_short_conv_update(cairn_runtime *rt, const cairn_short_conv_u
     }
     if (!call.p.tokens || !call.p.channels || !call.p.sequences) return CAIRN_OK;
     if (rt->device.cuda)
-        return conv_launch(rt, &call, "short_conv_update", (unsigned)call.p.sequences);
-    return conv_run_cpu(rt, "short_conv_update", &call.p, call.type, call.width);
+        return spec_end(rt, conv_launch(rt, &call, "short_conv_update", (unsigned)call.p.sequences));
+    return spec_end(rt, conv_run_cpu(rt, "short_conv_update", &call.p, call.type, call.width));
 }
 
 static void conv_restore_params(const spec_call *s, const cairn_short_conv_restore_args *a,
@@ -197,12 +197,12 @@ cairn_status cairn_short_conv_restore(cairn_runtime *rt,
     if (spec_take(rt, SPEC_OF(short_conv_restore), &a, args, &s)) return s.c.status;
     conv_restore_params(&s, &a, &p);
     if (!s.n[SPEC_SEQUENCES] || !p.row_bytes || !p.rows) return CAIRN_OK;
-    if (!rt->device.cuda) return conv_restore_cpu(&rt->device, &p, s.n[SPEC_SEQUENCES]);
+    if (!rt->device.cuda) return spec_end(rt, conv_restore_cpu(&rt->device, &p, s.n[SPEC_SEQUENCES]));
     {
         device_dims dims = {{0, 1, 1}, CONV_THREADS, 0, 0, false};
         dims.grid[0] = (unsigned)s.n[SPEC_SEQUENCES];
         dims.grid[1] = (unsigned)((p.rows * p.row_bytes + 8191) / 8192);
         if (dims.grid[1] > 65535) dims.grid[1] = 65535;
-        return ops_launch(rt, "conv/restore.cu", "short_conv_restore", &dims, &p);
+        return spec_end(rt, ops_launch(rt, "conv/restore.cu", "short_conv_restore", &dims, &p));
     }
 }

@@ -198,7 +198,7 @@ cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
     ops_refuse(&s.c, a.slots && a.slots->ndim == 2 && a.slots->shape[1] < 1, "slots has no column");
     if (a.staging && !s.c.status) conv_want_staged(&s.c, rt, &a, &p);
     if (s.c.status) return s.c.status;
-    if (!rt->device.cuda) return conv_metadata_cpu(&rt->device, &p);
-    if (a.staging) return conv_metadata_staged(rt, a.staging, &p);
-    return conv_launch_metadata(rt, &p);
+    if (!rt->device.cuda) return spec_end(rt, conv_metadata_cpu(&rt->device, &p));
+    if (a.staging) return spec_end(rt, conv_metadata_staged(rt, a.staging, &p));
+    return spec_end(rt, conv_launch_metadata(rt, &p));
 }

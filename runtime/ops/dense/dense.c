@@ -54,7 +54,8 @@ cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args) {
     spec_call s;
     if (spec_take(rt, SPEC_OF(embed), &a, args, &s) || !s.n[SPEC_ROWS]) return s.c.status;
     table = ops_weight_of(&s, a.table, a.block, SPEC_VOCAB, SPEC_HIDDEN);
-    return rt->device.cuda ? dense_embed_cuda(rt, &a, &table) : dense_embed_cpu(&rt->device, &a, &table);
+    return spec_end(rt, rt->device.cuda ? dense_embed_cuda(rt, &a, &table)
+                                        : dense_embed_cpu(&rt->device, &a, &table));
 }
 
 /* ---- rmsnorm ------------------------------------------------------------------------------------ */
@@ -103,9 +104,9 @@ cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
     job.width = s.n[SPEC_N];
     if (!job.rows || !job.width) return CAIRN_OK;
     if (a.epsilon == 0.0f) a.epsilon = 1e-5f;
-    if (rt->device.cuda) return dense_rmsnorm_cuda(rt, &a);
+    if (rt->device.cuda) return spec_end(rt, dense_rmsnorm_cuda(rt, &a));
     ops_dense_run(rt, &job, &a, dense_rmsnorm_task);
-    return CAIRN_OK;
+    return spec_end(rt, CAIRN_OK);
 }
 
 /* ---- rope --------------------------------------------------------------------------------------- */
@@ -176,7 +177,7 @@ cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args) {
                "rotary_dim = %d; an even number up to head_dim %lld is expected",
                (int)a.rotary_dim, (long long)s.n[SPEC_HEAD_DIM]);
     if (s.c.status || !tensor_elements(a.x)) return s.c.status;
-    return rt->device.cuda ? dense_rope_cuda(rt, &a) : dense_rope_cpu(&rt->device, &a);
+    return spec_end(rt, rt->device.cuda ? dense_rope_cuda(rt, &a) : dense_rope_cpu(&rt->device, &a));
 }
 
 /* ---- swiglu ------------------------------------------------------------------------------------- */
@@ -218,9 +219,9 @@ cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args) {
     job.rows = s.n[SPEC_ROWS];
     job.width = s.n[SPEC_N];
     if (!job.rows || !job.width) return CAIRN_OK;
-    if (rt->device.cuda) return dense_swiglu_cuda(rt, &a);
+    if (rt->device.cuda) return spec_end(rt, dense_swiglu_cuda(rt, &a));
     ops_dense_run(rt, &job, &a, dense_swiglu_task);
-    return CAIRN_OK;
+    return spec_end(rt, CAIRN_OK);
 }
 
 /* ---- linear ------------------------------------------------------------------------------------- */
@@ -329,5 +330,5 @@ cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {
     job.weight = ops_weight_of(&s, a.weight, a.block, SPEC_OUTS, SPEC_INS);
     job.rows = s.n[SPEC_ROWS];
     if (!job.rows || !job.weight.outs) return CAIRN_OK;
-    return rt->device.cuda ? dense_linear_cuda(rt, &a, &job) : dense_linear_cpu(rt, &job, &a);
+    return spec_end(rt, rt->device.cuda ? dense_linear_cuda(rt, &a, &job) : dense_linear_cpu(rt, &job, &a));
 }

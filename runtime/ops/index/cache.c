@@ -108,8 +108,8 @@ cairn_status cairn_index_store(cairn_runtime *rt, const cairn_index_store_args *
     spec_call s;
     if (spec_take(rt, SPEC_OF(index_store), &a, args, &s) || !s.n[SPEC_ROWS]) return s.c.status;
     index_cache_of(&s, a.cache, a.keys, a.key_scales, a.slots, &p);
-    return rt->device.cuda ? index_cache_cuda(rt, "index_store", &p)
-                           : index_store_cpu(&rt->device, &p);
+    return spec_end(rt, rt->device.cuda ? index_cache_cuda(rt, "index_store", &p)
+                                        : index_store_cpu(&rt->device, &p));
 }
 
 cairn_status cairn_index_gather(cairn_runtime *rt, const cairn_index_gather_args *args) {
@@ -127,6 +127,6 @@ cairn_status cairn_index_gather(cairn_runtime *rt, const cairn_index_gather_args
         p.requests = (int32_t)s.n[SPEC_REQUESTS];
         p.max_pages = (int32_t)s.n[SPEC_MAX_PAGES];
     }
-    return rt->device.cuda ? index_cache_cuda(rt, "index_gather", &p)
-                           : index_gather_cpu(&rt->device, &p);
+    return spec_end(rt, rt->device.cuda ? index_cache_cuda(rt, "index_gather", &p)
+                                        : index_gather_cpu(&rt->device, &p));
 }

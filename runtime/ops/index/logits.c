@@ -379,7 +379,7 @@ cairn_status cairn_index_logits(cairn_runtime *rt, const cairn_index_logits_args
     p.stride = tensor_stride(a.out, 0);
     p.n = (int32_t)s.n[SPEC_N];
     p.clean = a.clean != 0;
-    return index_score(rt, s.c.op, false, &p);
+    return spec_end(rt, index_score(rt, s.c.op, false, &p));
 }
 
 cairn_status cairn_index_logits_paged(cairn_runtime *rt,
@@ -400,5 +400,5 @@ cairn_status cairn_index_logits_paged(cairn_runtime *rt,
     p.stride = tensor_stride(a.out, 0);
     p.n = (int32_t)s.n[SPEC_N];
     p.clean = a.clean != 0;
-    return index_score(rt, s.c.op, true, &p);
+    return spec_end(rt, index_score(rt, s.c.op, true, &p));
 }

@@ -95,6 +95,8 @@ static cairn_status index_project(cairn_runtime *rt, const cairn_tensor *x, int6
     cairn_linear_args a;
     cairn_tensor from = *x, to = *x;
     int64_t some[2], shape[2];
+    const int op = trace_pause(&rt->device);
+    cairn_status status;
     some[0] = shape[0] = count, some[1] = x->shape[1], shape[1] = weight->shape[0];
     from.shape = some, from.strides = NULL;
     from.byte_offset += (uint64_t)(first * some[1]) * sizeof(float);
@@ -102,7 +104,9 @@ static cairn_status index_project(cairn_runtime *rt, const cairn_tensor *x, int6
     memset(&a, 0, sizeof a);
     a.struct_size = (uint32_t)sizeof a;
     a.block = block, a.x = &from, a.weight = weight, a.out = &to;
-    return cairn_linear(rt, &a);
+    status = cairn_linear(rt, &a);
+    trace_resume(&rt->device, op);
+    return status;
 }
 
 /* Room for the projections. linear takes scratch of its own on the CPU, from the first byte on: what
@@ -203,5 +207,5 @@ cairn_status cairn_index_qk(cairn_runtime *rt, const cairn_index_qk_args *args) 
         bad = status, status = CAIRN_OK;
     }
     if (!status && bad) memcpy(rt->base.error, kept, sizeof kept);
-    return status ? status : bad;
+    return spec_end(rt, status ? status : bad);
 }

@@ -54,10 +54,10 @@ cairn_status cairn_quantize_fp8(cairn_runtime *rt, const cairn_quantize_fp8_args
     p.power_of_two = a.power_of_two != 0;
     if (!p.blocks) return CAIRN_OK;
     job.source = cairn_tensor_type(a.x);
-    if (rt->device.cuda) return index_quantize_cuda(rt, &p, job.source);
+    if (rt->device.cuda) return spec_end(rt, index_quantize_cuda(rt, &p, job.source));
     job.dev = &rt->device;
     job.simd = simd_for(0);
     job.p = &p;
     pool_run(rt->pool, pool_threads(rt->pool), index_quantize_task, &job);
-    return CAIRN_OK;
+    return spec_end(rt, CAIRN_OK);
 }

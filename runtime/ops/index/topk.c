@@ -116,6 +116,7 @@ cairn_status cairn_index_topk(cairn_runtime *rt, const cairn_index_topk_args *ar
     index_topk_call c;
     spec_call s;
     cairn_status status;
+    int op;
     if (spec_take(rt, SPEC_OF(index_topk), &a, args, &s)) return s.c.status;
     memset(&c, 0, sizeof c);
     index_want_topk(rt, &s, &a, &c);
@@ -136,8 +137,10 @@ cairn_status cairn_index_topk(cairn_runtime *rt, const cairn_index_topk_args *ar
     t.indices = a.indices, t.values = a.values;
     t.max_bytes = a.max_bytes, t.free_bytes = a.free_bytes, t.total_bytes = a.total_bytes;
     t.order = a.order, t.route = a.route;
-    if (c.p.least >= c.p.n) return index_choose_all(rt, &t, c.p.n);
-    status = cairn_topk_rows(rt, &t);
+    op = trace_pause(&rt->device);
+    status = c.p.least >= c.p.n ? index_choose_all(rt, &t, c.p.n) : cairn_topk_rows(rt, &t);
+    trace_resume(&rt->device, op);
+    spec_end(rt, status);
     if (status || !c.fault[0]) return status;
     memcpy(rt->base.error, c.fault, sizeof c.fault);
     return CAIRN_BAD_DATA;

@@ -42,8 +42,8 @@ cairn_status cairn_index_transform(cairn_runtime *rt, const cairn_index_transfor
     p.scores = tensor_data(a.positions);
     p.indices = (int32_t *)tensor_data(a.indices);
     if (!rt->device.cuda)
-        return index_transform_cpu(&rt->device, &p, (const int32_t *)p.scores);
+        return spec_end(rt, index_transform_cpu(&rt->device, &p, (const int32_t *)p.scores));
     p.error = ops_error_word(&rt->device, s.c.op);
     if (p.form == CAIRN_INDEX_SLOT && !p.page_table) p.page_table = p.indices; /* of no pages */
-    return index_transform_cuda(rt, &p);
+    return spec_end(rt, index_transform_cuda(rt, &p));
 }

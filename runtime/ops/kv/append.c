@@ -234,7 +234,7 @@ cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args
     job.source = cairn_tensor_type(a.k);
     job.stored = cairn_tensor_type(a.pages.cache);
     job.latent = a.latent != NULL;
-    if (!rt->device.cuda) return ops_append_cpu(&job);
-    if (a.latent) return ops_append_latent_cuda(rt, &p, job.source, job.stored);
-    return ops_append_cuda(rt, &p, job.source, job.stored);
+    if (!rt->device.cuda) return spec_end(rt, ops_append_cpu(&job));
+    if (a.latent) return spec_end(rt, ops_append_latent_cuda(rt, &p, job.source, job.stored));
+    return spec_end(rt, ops_append_cuda(rt, &p, job.source, job.stored));
 }

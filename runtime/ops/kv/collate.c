@@ -147,5 +147,5 @@ cairn_status cairn_kv_collate(cairn_runtime *rt, const cairn_kv_collate_args *ar
     job.dev = &rt->device;
     job.p = &p;
     job.layers = a.layers;
-    return rt->device.cuda ? ops_collate_cuda(rt, &job) : ops_collate_cpu(&job);
+    return spec_end(rt, rt->device.cuda ? ops_collate_cuda(rt, &job) : ops_collate_cpu(&job));
 }

@@ -150,9 +150,9 @@ cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     if (s.c.status || !s.n[SPEC_ROWS]) return s.c.status;
     if (a.top_p == 0.0f) a.top_p = 1.0f;
     if (a.repetition_penalty == 0.0f) a.repetition_penalty = 1.0f;
-    if (!rt->device.cuda) return ops_sample_cpu(&rt->device, &a);
+    if (!rt->device.cuda) return spec_end(rt, ops_sample_cpu(&rt->device, &a));
     s.c.status = ops_sample_cuda(rt, &a);
-    return s.c.status || !a.logprobs ? s.c.status : ops_sample_logprobs_cuda(rt, &a);
+    return spec_end(rt, s.c.status || !a.logprobs ? s.c.status : ops_sample_logprobs_cuda(rt, &a));
 }
 
 /* Rows of a sequence, the best token of each, up to the first that is not the draft. */
@@ -193,8 +193,8 @@ cairn_status cairn_verify_greedy(cairn_runtime *rt, const cairn_verify_greedy_ar
         p.drafts_count = (int32_t)a.logits->shape[1] - 1;
         p.vocab = (int32_t)a.logits->shape[2];
         dims.grid[0] = (unsigned)a.logits->shape[0];
-        return ops_launch(rt, "sample/sample.cu", "verify_greedy", &dims, &p);
+        return spec_end(rt, ops_launch(rt, "sample/sample.cu", "verify_greedy", &dims, &p));
     }
     ops_sample_verify(&a);
-    return CAIRN_OK;
+    return spec_end(rt, CAIRN_OK);
 }

@@ -63,8 +63,8 @@ cairn_status cairn_sample_probs(cairn_runtime *rt, const cairn_sample_probs_args
     ops_sample_refuse(&s, &rows);
     if (s.c.status || !s.n[SPEC_ROWS]) return s.c.status;
     probs = (float *)tensor_data(a.probs);
-    return rt->device.cuda ? ops_probs_cuda(rt, &rows, probs)
-                           : ops_probs_cpu(&rt->device, &rows, probs);
+    return spec_end(rt, rt->device.cuda ? ops_probs_cuda(rt, &rows, probs)
+                                        : ops_probs_cpu(&rt->device, &rows, probs));
 }
 
 /* ---- verify_chain ---------------------------------------------------------------------------- */
@@ -145,10 +145,10 @@ cairn_status cairn_verify_chain(cairn_runtime *rt, const cairn_verify_chain_args
     dims.grid[0] = (unsigned)s.n[SPEC_SEQUENCES];
     if (rt->device.cuda) {
         p.error = ops_error_word(&rt->device, s.c.op);
-        return ops_launch(rt, "sample/probs.cu", "verify_chain", &dims, &p);
+        return spec_end(rt, ops_launch(rt, "sample/probs.cu", "verify_chain", &dims, &p));
     }
     for (int64_t r = 0; r < s.n[SPEC_SEQUENCES]; r++)
         if (!ops_probs_chain(&p, r, &wrong))
             ops_bad_row(&rt->device, s.c.op, r, "id out of range", wrong, &s.c.status);
-    return s.c.status;
+    return spec_end(rt, s.c.status);
 }

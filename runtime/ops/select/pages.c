@@ -87,12 +87,12 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
     p.page_size = (int32_t)s.n[SPEC_PAGE_SIZE];
     p.head_dim = (int32_t)s.n[SPEC_HEAD_DIM];
     p.mean = a.source == CAIRN_SOURCE_MEAN;
-    if (!rt->device.cuda) return ops_pages_bounds_cpu(&rt->device, &p, a.ids->shape[0]);
+    if (!rt->device.cuda) return spec_end(rt, ops_pages_bounds_cpu(&rt->device, &p, a.ids->shape[0]));
     {
         device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
         dims.grid[0] = (unsigned)a.ids->shape[0];
         dims.grid[1] = (unsigned)p.kv_heads;
-        return ops_launch(rt, "select/bounds.cu", "page_bounds", &dims, &p);
+        return spec_end(rt, ops_launch(rt, "select/bounds.cu", "page_bounds", &dims, &p));
     }
 }
 
@@ -216,8 +216,9 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     p.window = ops_clamp_tokens(a.window, &p.at);
     p.mean = a.source == CAIRN_SOURCE_MEAN;
     p.by_head = a.strategy != CAIRN_STRATEGY_GROUP;
-    return rt->device.cuda ? ops_pages_score_cuda(rt, &p, &paged, landmark, soft, ATTEND_CACHE_F16)
-                           : ops_pages_score_cpu(rt, &p, &paged, landmark, soft);
+    return spec_end(rt, rt->device.cuda
+                            ? ops_pages_score_cuda(rt, &p, &paged, landmark, soft, ATTEND_CACHE_F16)
+                            : ops_pages_score_cpu(rt, &p, &paged, landmark, soft));
 }
 
 /* ---- select_pages ------------------------------------------------------------------------------- */
@@ -324,6 +325,6 @@ cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args
                (long long)s.n[SPEC_HEADS], (long long)s.n[SPEC_KV_HEADS]);
     if (s.c.status || !tensor_elements(a.selected)) return s.c.status;
     listed = ops_select_listed(&a, &s, &lists);
-    return rt->device.cuda ? ops_select_cuda(rt, &a, &listed, lists)
-                           : ops_select_cpu(&rt->device, &a, &listed, lists);
+    return spec_end(rt, rt->device.cuda ? ops_select_cuda(rt, &a, &listed, lists)
+                                        : ops_select_cpu(&rt->device, &a, &listed, lists));
 }

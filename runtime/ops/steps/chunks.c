@@ -89,6 +89,7 @@ static cairn_status chunks_take(cairn_runtime *rt, const cairn_prefix_chunks_arg
     chunks_drop_outputs(&s->a);
     if (spec_check(&call, &rt->device, SPEC_OF(prefix_chunks), &s->a)) return call.c.status;
     c = call.c;
+    spec_begin(rt, c.op);
     if (s->a.pages) s->page_size = steps_default(s->a.page_size, rt->config.page_size);
     chunks_want_inputs(&c, s);
     if (c.status || !s->p.batch) return c.status;
@@ -190,5 +191,5 @@ cairn_status cairn_prefix_chunks(cairn_runtime *rt, const cairn_prefix_chunks_ar
     chunks_call s;
     cairn_status status = chunks_take(rt, args, &s);
     if (status || !s.p.batch) return status;
-    return rt->device.cuda ? chunks_run_cuda(rt, &s) : chunks_run_cpu(&rt->device, &s);
+    return spec_end(rt, rt->device.cuda ? chunks_run_cuda(rt, &s) : chunks_run_cpu(&rt->device, &s));
 }

@@ -501,5 +501,5 @@ cairn_status cairn_prepare_steps(cairn_runtime *rt, const cairn_prepare_steps_ar
     steps_call s;
     cairn_status status = steps_take(rt, args, &s);
     if (status || !s.p.batch) return status;
-    return rt->device.cuda ? steps_run_cuda(rt, &s) : steps_run_cpu(&rt->device, &s);
+    return spec_end(rt, rt->device.cuda ? steps_run_cuda(rt, &s) : steps_run_cpu(&rt->device, &s));
 }

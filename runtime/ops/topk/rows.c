@@ -177,12 +177,14 @@ static cairn_status rows_produce(rows_call *c, int64_t first, int64_t count,
                                  const cairn_tensor *scores) {
     base *b = &c->rt->base;
     rows_view given;
+    const int op = trace_pause(&c->rt->device);
     cairn_status status;
     memcpy(c->kept, b->error, sizeof c->kept);
     b->error[0] = '\0';
     c->rt->device.faults_held++;
     status = c->a->produce(c->a->user, first, count, rows_slice(scores, 0, count, &given));
     c->rt->device.faults_held--;
+    trace_resume(&c->rt->device, op);
     if (!status) memcpy(b->error, c->kept, sizeof c->kept);
     if (!status || b->error[0]) return status;
     if ((int)status < 0 || status >= CAIRN_STATUS_COUNT)
@@ -288,14 +290,14 @@ cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_args *args
     if ((status = rows_check(rt, &s, &a, &c.map)) || (status = rows_plan(rt, &a, &c.step)))
         return status;
     c.strides[1] = 1;
-    if (!a.scores) return rows_run_in_own_memory(&c);
+    if (!a.scores) return spec_end(rt, rows_run_in_own_memory(&c));
     c.scores = *a.scores;
     c.scores.shape = c.shape;
     c.scores.strides = c.strides;
     c.shape[0] = c.step;
     c.shape[1] = a.n;
     c.strides[0] = tensor_stride(a.scores, 0);
-    return rows_run(&c);
+    return spec_end(rt, rows_run(&c));
 }
 
 cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *args,

@@ -134,7 +134,7 @@ cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     topk_want(&s, &a, &shape);
     if (s.c.status) return s.c.status;
     memset(&map, 0, sizeof map);
-    return topk_run_checked(rt, &a, &shape, &map);
+    return spec_end(rt, topk_run_checked(rt, &a, &shape, &map));
 }
 
 /* What the table does not say of the transform's own arguments; fills its part of the kernel's
@@ -177,5 +177,5 @@ cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_
     top.indices = a.indices, top.values = a.values, top.order = a.order, top.route = a.route;
     topk_want(&s, &top, &shape);
     if (!s.c.status) topk_want_map(&s.c, rt->config.page_size, &a, shape.rows, &map);
-    return s.c.status ? s.c.status : topk_run_checked(rt, &top, &shape, &map);
+    return s.c.status ? s.c.status : spec_end(rt, topk_run_checked(rt, &top, &shape, &map));
 }
