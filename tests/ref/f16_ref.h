@@ -11,7 +11,8 @@ QUICK double ref_f16(uint16_t h) {
     int exponent = h >> 10 & 31, mantissa = h & 1023;
     double sign = h & 0x8000 ? -1.0 : 1.0;
     if (exponent == 31) return mantissa ? (double)NAN : sign * (double)INFINITY;
-    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+    /* in units of 2^-24, the least there is */
+    return sign * (exponent ? (1024 + mantissa) * (double)(1 << exponent) / 2 : mantissa) / 16777216;
 }
 
 /* The nearest f16, ties to even, by searching its neighbours: slow and obvious. */

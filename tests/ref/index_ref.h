@@ -11,7 +11,7 @@ QUICK double ref_e4m3(uint8_t x) {
     int exponent = x >> 3 & 15, mantissa = x & 7;
     double sign = x & 0x80 ? -1.0 : 1.0;
     if (exponent == 15 && mantissa == 7) return (double)NAN;
-    return sign * (exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9));
+    return sign * (exponent ? (8 + mantissa) * (double)(1 << exponent) / 2 : mantissa) / 512;
 }
 
 /* The nearest of all e4m3, of two the even, found by looking at each. */
