@@ -11,8 +11,8 @@
 # for a row alone, and latents by wgmma.
 . tests/tap.sh
 
-check "it compiles" $CC -std=c11 -O2 -DCAIRN_NO_LUA -c runtime.c -o "$work/runtime.o"
-text=$(size "$work/runtime.o" | awk 'NR == 2 { print $1 }')
+check "it compiles" without_lua
+text=$(size "$(without_lua)" | awk 'NR == 2 { print $1 }')
 kernels=$(find kernels_src -type f -exec cat {} + | wc -c)
 echo "# text $text bytes, kernel sources $kernels bytes of it"
 check "text without kernels is $((text - kernels)) bytes, at most 860160" \

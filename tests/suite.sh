@@ -152,7 +152,7 @@ show_failure() {
 # One seed for random inputs, of what the tree holds: each change of it is tested with others, the same
 # tree with the same. CAIRN_SEED=N is another, CAIRN_SEED=any one of each test's own.
 choose_seed() {
-    [ -n "${CAIRN_SEED-}" ] || CAIRN_SEED=$(find runtime tests -type f ! -path '*/generated/*' |
+    [ -n "${CAIRN_SEED-}" ] || CAIRN_SEED=$(find runtime kernels_src tests -type f ! -path '*/generated/*' |
         LC_ALL=C sort | xargs cat | cksum | cut -d ' ' -f 1)
     export CAIRN_SEED
     [ "$CAIRN_SEED" != any ] || unset CAIRN_SEED
@@ -162,6 +162,7 @@ main() {
     mkdir -p "$logs"
     rm -f "$logs"/*.log
     choose_seed
+    [ $# -gt 0 ] || export CAIRN_TEST_TURNS=1 # tests/nvrtc/run.sh
     jobs=''
     for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
     for kind in $(for name in $jobs; do kinds_of "$name"; done | sed 's/ .*//' | sort -u); do

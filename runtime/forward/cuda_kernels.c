@@ -181,8 +181,8 @@ enum { /* whose weights a program reads */
 
 static const step_program step_programs[] = {
     {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},

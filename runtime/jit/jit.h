@@ -18,7 +18,7 @@ typedef struct jit_request {
     const char *source; /* "topk.cu", of kernels_src/ */
     const jit_constant *constants;
     int constant_count;
-    bool later;         /* begun behind all others, and no one waits for it: see jit_try */
+    bool later;         /* begun when all others are done, and no one waits for it: see jit_try */
 } jit_request;
 
 typedef struct jit_options {

@@ -10,13 +10,17 @@ static os_atomic jit_exiting, jit_exit_registered;
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* Under the lock: the next queued program, or NULL. Programs are listed newest first, asked-for
- * order is oldest first; what someone waits for comes before the rest. */
+ * order is oldest first; what someone waits for comes before the rest, which begin when all of it is
+ * done: beside others each compile takes up to twice its time. */
 static jit_program *jit_take(jit *j) {
     jit_program *p, *oldest = NULL;
+    bool waits = false;
     if (os_atomic_load(&j->cancel)) return NULL;
-    for (p = j->programs; p; p = p->next)
+    for (p = j->programs; p; p = p->next) {
+        waits = waits || (p->wanted && p->state == JIT_RUNNING);
         if (p->state == JIT_QUEUED && (!oldest || p->wanted || !oldest->wanted)) oldest = p;
-    if (!oldest) return NULL;
+    }
+    if (!oldest || (waits && !oldest->wanted)) return NULL;
     oldest->state = JIT_RUNNING;
     j->queued--;
     j->busy++;
@@ -45,8 +49,12 @@ static void jit_work(void *context) {
     CUresult pushed = j->options.context ? j->options.driver->cuCtxPushCurrent(j->options.context)
                                          : CUDA_SUCCESS;
     os_mutex_lock(&j->lock);
-    while ((p = jit_take(j)) != NULL) {
+    while ((p = jit_take(j)) != NULL || j->queued) {
         cairn_status status;
+        if (!p) { /* what is left is for later, or will be flushed */
+            os_cond_wait(&j->changed, &j->lock);
+            continue;
+        }
         os_mutex_unlock(&j->lock);
         if (pushed) pushed = j->options.driver->cuCtxPushCurrent(j->options.context);
         if (pushed) status = driver_fail(&w->own, j->options.driver, pushed, "cuCtxPushCurrent");
@@ -170,6 +178,7 @@ static void jit_enqueue(jit *j, jit_program *p, bool later) {
     p->state = JIT_QUEUED;
     p->status = CAIRN_OK;
     j->queued++;
+    os_cond_broadcast(&j->changed); /* for workers that rest in jit_work */
 }
 
 /* ---- end of the process ---------------------------------------------------------------------- */

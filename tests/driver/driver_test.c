@@ -263,6 +263,35 @@ static void test_later(void) {
     tap_ok(fake.live == 0, "closed while one is under way, nothing is left (%d)", fake.live);
 }
 
+/* Whoever waits has all threads' processors; then those rest no longer. */
+static void test_later_rests(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9};
+    const jit_request both[] = {{"good.cu", &seven, 1, true}, {"good.cu", &eight, 1, false}};
+    const jit_request third = {"good.cu", &nine, 1, false};
+    jit_program *p = NULL;
+    fake_install();
+    bench_open(CACHE_OFF);
+    fake.compile_us = 20000000;
+    jit_begin(bench.j, both, 2);
+    for (int i = 0; i < 5000 && fake.compiles < 1; i++) os_sleep_us(1000);
+    os_sleep_us(20000);
+    tap_ok(fake.compiles == 1 && bench.j->running == 2 && jit_try(bench.j, both, &p) == CAIRN_BUSY,
+           "what is for later rests while another is compiled");
+    jit_begin(bench.j, &third, 1);
+    for (int i = 0; i < 5000 && fake.compiles < 2; i++) os_sleep_us(1000);
+    tap_ok(fake.compiles == 2, "what is wanted at once wakes the thread that rests");
+    os_atomic_store(&fake.let_go, 1);
+    tap_ok(!jit_wait(bench.j), "both are waited for");
+    for (int i = 0; i < 5000 && jit_try(bench.j, both, &p) == CAIRN_BUSY; i++) os_sleep_us(1000);
+    tap_ok(p && fake.compiles == 3, "and it is compiled when they are done");
+    os_atomic_store(&fake.let_go, 0);
+    jit_begin(bench.j, &(jit_request){"good.cu", NULL, 0, true}, 1);
+    jit_begin(bench.j, &(jit_request){"bad.cu", &nine, 1, false}, 1);
+    os_sleep_us(20000);
+    bench_close();
+    tap_ok(fake.live == 0, "closed while one rests, nothing is left (%d)", fake.live);
+}
+
 /* What failed for one who gave up is no failure of who comes while others are under way. */
 static void test_given_up(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8};
@@ -403,6 +432,7 @@ int main(void) {
     test_new_device();
     test_batches();
     test_later();
+    test_later_rests();
     test_given_up();
     test_cache_modes();
     test_cache_includes();

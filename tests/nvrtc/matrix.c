@@ -2,6 +2,8 @@
  * sm_120, the first one for sm_89 and sm_100, too; and the kernels take turns at the other
  * architectures from sm_80 to sm_121 that NVRTC knows, whose code differs little: with
  * CAIRN_TEST_LONG=1 each is compiled for each.
+ * Within the whole suite (CAIRN_TEST_TURNS=1, run.sh says why) an instance but the first takes its turn
+ * at one of the three, and the first at one of all others, by CAIRN_SEED.
  * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have
  * no static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
  *
@@ -391,35 +393,55 @@ static bool asked(int argc, char **argv, int first, const char *name) {
     return false;
 }
 
+static bool is_set(const char *name) {
+    const char *value = getenv(name);
+    return value && atoi(value);
+}
+
+/* Where turns are taken: which, of this tree; else -1. */
+static int turn_of_tree(void) {
+    const char *seed = getenv("CAIRN_SEED");
+    if (!is_set("CAIRN_TEST_TURNS") || is_set("CAIRN_TEST_LONG")) return -1;
+    return seed ? (int)(strtoull(seed, NULL, 10) % 1000) : 0;
+}
+
 /* Whether the first instance of the kernel is compiled for that architecture. */
-static bool has_turn(int kernel, int arch) {
-    static const int others[] = {86, 87, 88, 90, 103, 110, 121};
-    enum { count = sizeof others / sizeof *others };
-    const char *all = getenv("CAIRN_TEST_LONG");
-    if (all && atoi(all)) return true;
+static bool has_turn(int kernel, int arch, int turn) {
+    static const int others[] = {89, 100, 86, 87, 88, 90, 103, 110, 121};
+    enum { count = sizeof others / sizeof *others, seldom = count - 2 };
+    if (is_set("CAIRN_TEST_LONG")) return true;
     for (int i = 0; i < count; i++)
-        if (others[i] == arch) return kernel % count == i;
+        if (others[i] == arch)
+            return turn >= 0 ? (kernel + turn) % count == i : i < 2 || kernel % seldom == i - 2;
     return true;
+}
+
+/* Whether another instance is compiled for wide[a], of which those from `first` on know it. */
+static bool instance_has_turn(int kernel, int instance, int a, int first, int turn) {
+    return turn < 0 || a == first + (kernel + instance + turn) % (3 - first);
 }
 
 static void check_kernel(const source *kernel, int part, int parts, int *job) {
     static instance all[max_instances];
     static const char *const wide[] = {"80", "90a", "120"};
+    const int which = (int)(kernel - kernels), turn = turn_of_tree();
     int archs[64], n = 0, count = read_instances(kernel->text, all);
     char arch[16];
     if (arch_count(&n) || n > 64 || get_archs(archs)) n = 0;
     for (int i = 0; i < n; i++) {
         if (archs[i] < 80 || archs[i] > 121 || archs[i] < all[0].least_arch) continue;
-        if (!has_turn((int)(kernel - kernels), archs[i])) continue;
+        if (!has_turn(which, archs[i], turn)) continue;
         snprintf(arch, sizeof arch, "%d", archs[i]);
         if ((*job)++ % parts == part) check(kernel, &all[0], arch);
     }
-    for (int i = 0; i < count; i++)
-        for (int a = 0; a < 3; a++) {
-            bool again = i == 0 && a != 1;
-            if (!again && atoi(wide[a]) >= all[i].least_arch && (*job)++ % parts == part)
-                check(kernel, &all[i], wide[a]);
+    for (int i = 0; i < count; i++) {
+        int first = 0;
+        while (first < 3 && atoi(wide[first]) < all[i].least_arch) first++;
+        for (int a = first; a < 3; a++) {
+            const bool wanted = i ? instance_has_turn(which, i, a, first, turn) : a == 1;
+            if (wanted && (*job)++ % parts == part) check(kernel, &all[i], wide[a]);
         }
+    }
 }
 
 int main(int argc, char **argv) {

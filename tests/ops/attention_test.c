@@ -56,7 +56,7 @@ static bool near(double got, double want, double tolerance) {
 
 /* ---- values of every type ---- */
 
-static double decode(cairn_type type, const void *from, int64_t i) {
+QUICK double decode(cairn_type type, const void *from, int64_t i) {
     if (type == CAIRN_F32) return (double)((const float *)from)[i];
     if (type == CAIRN_F16) return ref_f16(((const uint16_t *)from)[i]);
     if (type == CAIRN_BF16) {
@@ -66,7 +66,7 @@ static double decode(cairn_type type, const void *from, int64_t i) {
         return (double)v;
     } else {
         const int v = ((const uint8_t *)from)[i], e = v >> 3 & 15, m = v & 7;
-        const double x = (v & 127) == 127 ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+        const double x = (v & 127) == 127 ? NAN : (e ? (8 + m) * (double)(1 << e) / 2 : m) / 512;
         return v & 128 ? -x : x;
     }
 }
@@ -91,16 +91,16 @@ typedef struct world {
     double scale, cap;
 } world;
 
-static double kv(const world *w, int side, int head, int64_t slot_id, int d) {
+QUICK double kv(const world *w, int side, int head, int64_t slot_id, int d) {
     const int64_t page = slot_id / w->size, slot = slot_id % w->size;
     const int64_t row = ((page * 2 + side) * w->kv_heads + head) * w->size + slot;
     const double v = decode(w->type, w->cache.host, row * w->dim + d);
     return w->type == CAIRN_E4M3 ? v * (double)floats(&w->scales)[row] : v;
 }
-static int64_t slot_of(const world *w, int sequence, int t) {
+QUICK int64_t slot_of(const world *w, int sequence, int t) {
     return (int64_t)ints(&w->table)[sequence * w->max_pages + t / w->size] * w->size + t % w->size;
 }
-static double query(const world *w, int r, int h, int d) {
+QUICK double query(const world *w, int r, int h, int d) {
     return decode(w->query, w->q.host, ((int64_t)r * w->heads + h) * w->dim + d);
 }
 
@@ -192,7 +192,7 @@ static void make_csr(world *w) {
 typedef struct state { double top, total, out[MOST_DIM]; } state;
 
 static void clear(state *s) { memset(s, 0, sizeof *s), s->top = -(double)INFINITY; }
-static void add(state *s, double score, const double *value, int dim) {
+QUICK void add(state *s, double score, const double *value, int dim) {
     const double top = score > s->top ? score : s->top;
     const double old = s->total > 0 ? exp(s->top - top) : 0, now = exp(score - top);
     if (!(score > -(double)INFINITY)) return;
@@ -203,7 +203,7 @@ static double lse_of(const state *s) {
     return s->total > 0 ? s->top + log(s->total) : -(double)INFINITY;
 }
 /* Adds a token of the cache. */
-static void add_token(const world *w, state *s, int r, int h, int64_t id) {
+QUICK void add_token(const world *w, state *s, int r, int h, int64_t id) {
     double score = 0, value[MOST_DIM];
     for (int d = 0; d < w->dim; d++) {
         score += query(w, r, h, d) * kv(w, 0, h / w->group, id, d);

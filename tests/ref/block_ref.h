@@ -6,7 +6,9 @@
 #include <math.h>
 #include <stdint.h>
 
-static double block_ref_half(const uint8_t *at) {
+#include "quick.h"
+
+QUICK double block_ref_half(const uint8_t *at) {
     int bits = at[0] + 256 * at[1], sign = bits / 32768 ? -1 : 1;
     int exponent = bits / 1024 % 32, fraction = bits % 1024;
     if (exponent == 31) return fraction ? (double)NAN : sign * (double)INFINITY;
@@ -14,7 +16,7 @@ static double block_ref_half(const uint8_t *at) {
     return sign * ldexp(1024 + fraction, exponent - 25);
 }
 
-static double block_ref_single(uint32_t bits) {
+QUICK double block_ref_single(uint32_t bits) {
     int sign = bits >> 31 ? -1 : 1, exponent = (int)(bits >> 23 & 255);
     uint32_t fraction = bits & 0x7fffff;
     if (exponent == 255) return fraction ? (double)NAN : sign * (double)INFINITY;
@@ -23,14 +25,14 @@ static double block_ref_single(uint32_t bits) {
 }
 
 /* The six-bit number `which` (0: scale, 1: minimum) of part `eighth` in twelve packed bytes. */
-static int block_ref_six(const uint8_t *packed, int eighth, int which) {
+QUICK int block_ref_six(const uint8_t *packed, int eighth, int which) {
     int at = eighth % 4 + 4 * which;
     if (eighth < 4) return packed[at] % 64;
     return packed[8 + eighth % 4] / (which ? 16 : 1) % 16 + packed[at] / 64 * 16;
 }
 
 /* Value `j` of a block of 256. */
-static double block_ref_super(int type, const uint8_t *q, int j) {
+QUICK double block_ref_super(int type, const uint8_t *q, int j) {
     int eighth = j / 32, at = j % 32, n;
     if (type == 14) { /* Q6_K */
         int half = j / 128, quarter = eighth % 4;
@@ -45,7 +47,7 @@ static double block_ref_super(int type, const uint8_t *q, int j) {
 }
 
 /* Value `i` of a row of blocks of GGUF type `type`. */
-static double block_ref_value(int type, const uint8_t *row, int64_t i) {
+QUICK double block_ref_value(int type, const uint8_t *row, int64_t i) {
     int64_t block = i / 32, j = i % 32;
     const uint8_t *q;
     switch (type) {

@@ -9,10 +9,11 @@
 #include <string.h>
 
 #include "f16_ref.h"
+#include "quick.h"
 
-static int ref_conv_bytes(int type) { return type == 1 ? 4 : 2; }
+QUICK int ref_conv_bytes(int type) { return type == 1 ? 4 : 2; }
 
-static double ref_conv_get(const void *data, int type, int64_t i) {
+QUICK double ref_conv_get(const void *data, int type, int64_t i) {
     uint32_t bits;
     float x;
     if (type == 1) return (double)((const float *)data)[i];
@@ -23,7 +24,7 @@ static double ref_conv_get(const void *data, int type, int64_t i) {
 }
 
 /* Rounded to nearest even; x is no NaN. */
-static void ref_conv_put(void *data, int type, int64_t i, double x) {
+QUICK void ref_conv_put(void *data, int type, int64_t i, double x) {
     float f = (float)x;
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
@@ -36,7 +37,7 @@ static void ref_conv_put(void *data, int type, int64_t i, double x) {
     }
 }
 
-static double ref_conv_round(int type, double x) {
+QUICK double ref_conv_round(int type, double x) {
     float room;
     ref_conv_put(&room, type, 0, x);
     return ref_conv_get(&room, type, 0);
@@ -50,7 +51,7 @@ typedef struct ref_conv {
 } ref_conv;
 
 /* u of token t of a sequence that begins at row `first`; state [width - 1, channels] or NULL: zeros. */
-static double ref_conv_u(const ref_conv *r, const void *state, int first, int t, int c) {
+QUICK double ref_conv_u(const ref_conv *r, const void *state, int first, int t, int c) {
     double x;
     if (t < 0) {
         if (!state) return 0;
@@ -62,7 +63,7 @@ static double ref_conv_u(const ref_conv *r, const void *state, int first, int t,
     return ref_conv_round(r->type, x);
 }
 
-static double ref_conv_out(const ref_conv *r, const void *state, int first, int t, int c) {
+QUICK double ref_conv_out(const ref_conv *r, const void *state, int first, int t, int c) {
     double y = r->bias ? ref_conv_get(r->bias, r->weight_type, c) : 0;
     for (int j = 0; j < r->width; j++)
         y += ref_conv_get(r->weight, r->weight_type, (int64_t)c * r->width + j) *
@@ -73,7 +74,7 @@ static double ref_conv_out(const ref_conv *r, const void *state, int first, int 
 }
 
 /* The state after `count` tokens into out [width - 1, channels], which may not be `state`. */
-static void ref_conv_state(const ref_conv *r, const void *state, int first, int count, void *out) {
+QUICK void ref_conv_state(const ref_conv *r, const void *state, int first, int count, void *out) {
     for (int j = 0; j < r->width - 1; j++)
         for (int c = 0; c < r->channels; c++)
             ref_conv_put(out, r->type, (int64_t)j * r->channels + c,
@@ -88,7 +89,7 @@ typedef struct ref_metadata {
 } ref_metadata;
 
 /* Arrays of `room` ints each for the chunks, of `live` for the rest; nothing padded. */
-static void ref_conv_metadata(const int32_t *cu, const int32_t *lens, const int32_t *slots, int live,
+QUICK void ref_conv_metadata(const int32_t *cu, const int32_t *lens, const int32_t *slots, int live,
                               int block, int few, ref_metadata *m) {
     int at = 0, behind = 0, split = 0;
     m->chunk_count = 0;

@@ -5,15 +5,18 @@
 #include <math.h>
 #include <stdint.h>
 
-static double ref_f16(uint16_t h) {
+#include "quick.h"
+
+QUICK double ref_f16(uint16_t h) {
     int exponent = h >> 10 & 31, mantissa = h & 1023;
     double sign = h & 0x8000 ? -1.0 : 1.0;
     if (exponent == 31) return mantissa ? (double)NAN : sign * (double)INFINITY;
-    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+    /* in units of 2^-24, the least there is */
+    return sign * (exponent ? (1024 + mantissa) * (double)(1 << exponent) / 2 : mantissa) / 16777216;
 }
 
 /* The nearest f16, ties to even, by searching its neighbours: slow and obvious. */
-static uint16_t ref_to_f16(double x) {
+QUICK uint16_t ref_to_f16(double x) {
     uint16_t best = 0;
     int low = 0, high = 0x7bff;
     double magnitude = fabs(x);

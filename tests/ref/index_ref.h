@@ -5,15 +5,17 @@
 #include <math.h>
 #include <stdint.h>
 
-static double ref_e4m3(uint8_t x) {
+#include "quick.h"
+
+QUICK double ref_e4m3(uint8_t x) {
     int exponent = x >> 3 & 15, mantissa = x & 7;
     double sign = x & 0x80 ? -1.0 : 1.0;
     if (exponent == 15 && mantissa == 7) return (double)NAN;
-    return sign * (exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9));
+    return sign * (exponent ? (8 + mantissa) * (double)(1 << exponent) / 2 : mantissa) / 512;
 }
 
 /* The nearest of all e4m3, of two the even, found by looking at each. */
-static uint8_t ref_to_e4m3(double x) {
+QUICK uint8_t ref_to_e4m3(double x) {
     int i, best = 0;
     if (isnan(x)) return 0x7f;
     if (fabs(x) > 448) return (uint8_t)(0x7e | (signbit(x) ? 0x80 : 0));
@@ -25,7 +27,7 @@ static uint8_t ref_to_e4m3(double x) {
 }
 
 /* The scale of a block whose largest magnitude is `most`. */
-static float ref_fp8_scale(double most, int power_of_two) {
+QUICK float ref_fp8_scale(double most, int power_of_two) {
     int exponent;
     double fraction;
     if (most < (double)1e-4f) most = (double)1e-4f;
@@ -35,7 +37,7 @@ static float ref_fp8_scale(double most, int power_of_two) {
 }
 
 /* One logit: q [heads, 128] and a key in e4m3. */
-static double ref_index_logit(const uint8_t *q, const float *weights, int heads, const uint8_t *key,
+QUICK double ref_index_logit(const uint8_t *q, const float *weights, int heads, const uint8_t *key,
                               double scale) {
     double sum = 0;
     int h, d;
@@ -48,7 +50,7 @@ static double ref_index_logit(const uint8_t *q, const float *weights, int heads,
 }
 
 /* rope over the first 64, half split, then Hadamard's matrix over sqrt(128); v may be out. */
-static void ref_index_head(const double *v, int position, double theta, double *out) {
+QUICK void ref_index_head(const double *v, int position, double theta, double *out) {
     double turned[128];
     int i, j;
     for (i = 0; i < 128; i++) turned[i] = v[i];
@@ -68,7 +70,7 @@ static void ref_index_head(const double *v, int position, double theta, double *
     }
 }
 
-static void ref_layer_norm(double *v, const float *weight, const float *bias, double epsilon) {
+QUICK void ref_layer_norm(double *v, const float *weight, const float *bias, double epsilon) {
     double mean = 0, square = 0;
     int d;
     for (d = 0; d < 128; d++) mean += v[d] / 128;
@@ -79,7 +81,7 @@ static void ref_layer_norm(double *v, const float *weight, const float *bias, do
 
 /* positions [k]: those of the k highest of scores [from, to), counted from `from`, ascending, the
  * lowest among equals, then -1. Reads no score when there are at most k. */
-static void ref_best(const float *scores, int from, int to, int k, int32_t *positions) {
+QUICK void ref_best(const float *scores, int from, int to, int k, int32_t *positions) {
     int n = to - from, found = 0, i, j;
     for (i = 0; i < k; i++) positions[i] = -1;
     for (i = 0; i < n; i++) {

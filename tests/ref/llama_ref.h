@@ -11,6 +11,7 @@
 
 #include "f16_ref.h"
 #include "index_ref.h"
+#include "quick.h"
 
 typedef struct llama_ref_matrix { int out, in; double *w; } llama_ref_matrix; /* [out, in] */
 
@@ -59,21 +60,32 @@ typedef struct llama_ref {
     unsigned long long shaken;
 } llama_ref;
 
-static void llama_ref_product(const llama_ref_matrix *m, const double *x, double *y) {
-    for (int o = 0; o < m->out; o++) {
-        y[o] = 0;
-        for (int i = 0; i < m->in; i++) y[o] += m->w[(long)o * m->in + i] * x[i];
+/* Eight sums at a time, each in the order of its row. */
+QUICK void llama_ref_product(const llama_ref_matrix *m, const double *x, double *y) {
+    const long in = m->in;
+    int o = 0;
+    for (; o + 8 <= m->out; o += 8) {
+        const double *w = m->w + o * in;
+        double s[8] = {0};
+        for (long i = 0; i < in; i++)
+            for (int j = 0; j < 8; j++) s[j] += w[j * in + i] * x[i];
+        for (int j = 0; j < 8; j++) y[o + j] = s[j];
+    }
+    for (; o < m->out; o++) {
+        double sum = 0;
+        for (long i = 0; i < in; i++) sum += m->w[o * in + i] * x[i];
+        y[o] = sum;
     }
 }
 
-static void llama_ref_norm(const llama_ref *m, const double *x, const double *weight, double *y) {
+QUICK void llama_ref_norm(const llama_ref *m, const double *x, const double *weight, double *y) {
     double square = 0;
     for (int i = 0; i < m->hidden; i++) square += x[i] * x[i];
     for (int i = 0; i < m->hidden; i++)
         y[i] = x[i] / sqrt(square / m->hidden + m->eps) * weight[i];
 }
 
-static void llama_ref_rope(const llama_ref *m, int layer, double *x, int heads, int position) {
+QUICK void llama_ref_rope(const llama_ref *m, int layer, double *x, int heads, int position) {
     const int dims = m->rotated ? m->rotated : m->dim;
     for (int h = 0; h < heads && !m->layer[layer].still; h++)
         for (int j = 0; j < dims / 2; j++) {
@@ -88,7 +100,7 @@ static void llama_ref_rope(const llama_ref *m, int layer, double *x, int heads, 
         }
 }
 
-static void llama_ref_norm_heads(const llama_ref *m, double *x, int heads, const double *weight) {
+QUICK void llama_ref_norm_heads(const llama_ref *m, double *x, int heads, const double *weight) {
     for (int h = 0; h < heads && weight; h++) {
         double *at = x + h * m->dim, square = 0;
         for (int i = 0; i < m->dim; i++) square += at[i] * at[i];
@@ -97,7 +109,7 @@ static void llama_ref_norm_heads(const llama_ref *m, double *x, int heads, const
 }
 
 /* y [hidden] of a convolution's layer from its normed x, at the end of what was gated before. */
-static void llama_ref_convolve(llama_ref *m, int layer, int position, const double *x, double *y) {
+QUICK void llama_ref_convolve(llama_ref *m, int layer, int position, const double *x, double *y) {
     const int n = m->hidden;
     double *mixed = (double *)calloc((size_t)(4 * n), sizeof *mixed), *sums = mixed + 3 * n;
     double *kept = m->gated + (long)layer * m->capacity * n;
@@ -115,11 +127,11 @@ static void llama_ref_convolve(llama_ref *m, int layer, int position, const doub
     free(mixed);
 }
 
-static double *llama_ref_at(const llama_ref *m, double *kept, int layer, int position, int head) {
+QUICK double *llama_ref_at(const llama_ref *m, double *kept, int layer, int position, int head) {
     return kept + (((long)layer * m->capacity + position) * m->kv_heads + head) * m->dim;
 }
 
-static double llama_ref_score(llama_ref *m, int layer, int head, int page, const double *q) {
+QUICK double llama_ref_score(llama_ref *m, int layer, int head, int page, const double *q) {
     const int group = m->heads / m->kv_heads;
     double score = 0;
     for (int g = 0; g < group; g++) {
@@ -128,7 +140,7 @@ static double llama_ref_score(llama_ref *m, int layer, int head, int page, const
             double low = INFINITY, high = -INFINITY, all = 0, x = q[g * m->dim + d];
             for (int t = page * m->size; t < (page + 1) * m->size; t++) {
                 double key = llama_ref_at(m, m->keys, layer, t, head)[d];
-                low = fmin(low, key), high = fmax(high, key), all += key;
+                low = key < low ? key : low, high = key > high ? key : high, all += key;
             }
             sum += m->mean ? x * all / m->size : fmax(x * low, x * high);
         }
@@ -138,7 +150,7 @@ static double llama_ref_score(llama_ref *m, int layer, int head, int page, const
 }
 
 /* Marks what the query at `position` attends; picks the pages one by one, the best first. */
-static void llama_ref_seen(llama_ref *m, int layer, int head, int position, const double *q,
+QUICK void llama_ref_seen(llama_ref *m, int layer, int head, int position, const double *q,
                            unsigned char *seen) {
     int first = m->window > 0 ? position - m->window + 1 : position;
     int candidates = first > 0 ? first / m->size : 0, t;
@@ -175,7 +187,7 @@ static void llama_ref_seen(llama_ref *m, int layer, int head, int position, cons
     free(scores);
 }
 
-static void llama_ref_attend(llama_ref *m, int layer, int position, const double *q, double *out) {
+QUICK void llama_ref_attend(llama_ref *m, int layer, int position, const double *q, double *out) {
     const int group = m->heads / m->kv_heads;
     unsigned char *seen = (unsigned char *)calloc((size_t)position + 1, 1);
     double *p = (double *)calloc((size_t)position + 1, sizeof *p);
@@ -184,19 +196,20 @@ static void llama_ref_attend(llama_ref *m, int layer, int position, const double
         if (h % group == 0)
             llama_ref_seen(m, layer, h / group, position, q + h * m->dim, seen);
         for (int t = 0; t <= position; t++) {
+            if (!seen[t]) continue;
             p[t] = 0;
             for (int d = 0; d < m->dim; d++)
                 p[t] += q[h * m->dim + d] * llama_ref_at(m, m->keys, layer, t, h / group)[d];
             p[t] *= m->scale > 0 ? m->scale : 1 / sqrt(m->dim);
-            if (seen[t]) top = fmax(top, p[t]);
+            top = fmax(top, p[t]);
         }
         for (int d = 0; d < m->dim; d++) out[h * m->dim + d] = 0;
         for (int t = 0; t <= position; t++) {
             if (!seen[t]) continue;
-            total += exp(p[t] - top);
+            const double weight = exp(p[t] - top);
+            total += weight;
             for (int d = 0; d < m->dim; d++)
-                out[h * m->dim + d] +=
-                    exp(p[t] - top) * llama_ref_at(m, m->values, layer, t, h / group)[d];
+                out[h * m->dim + d] += weight * llama_ref_at(m, m->values, layer, t, h / group)[d];
         }
         for (int d = 0; d < m->dim; d++) out[h * m->dim + d] /= total;
     }
@@ -205,7 +218,7 @@ static void llama_ref_attend(llama_ref *m, int layer, int position, const double
 
 /* ---- selection by landmarks, in two levels, with window and pages apart ---- */
 
-static double llama_ref_dot(const llama_ref *m, int layer, int head, int t, const double *q) {
+QUICK double llama_ref_dot(const llama_ref *m, int layer, int head, int t, const double *q) {
     double sum = 0;
     for (int d = 0; d < m->dim; d++)
         sum += q[d] * llama_ref_at(m, m->keys, layer, t, head)[d];
@@ -213,7 +226,7 @@ static double llama_ref_dot(const llama_ref *m, int layer, int head, int t, cons
 }
 
 /* Softmax over the tokens marked 1: out [dim], 0 with none; returns lse. */
-static double llama_ref_softmax(const llama_ref *m, int layer, int head, const double *q,
+QUICK double llama_ref_softmax(const llama_ref *m, int layer, int head, const double *q,
                                 const unsigned char *marks, int mark, int end, double *out) {
     double top = -INFINITY, total = 0;
     for (int t = 0; t < end; t++)
@@ -231,18 +244,19 @@ static double llama_ref_softmax(const llama_ref *m, int layer, int head, const d
 }
 
 /* Parts [count] of one head by weights, as logarithms; those of -inf count nothing. */
-static void llama_ref_join(const llama_ref *m, const double *parts, const double *weights, int count,
+QUICK void llama_ref_join(const llama_ref *m, const double *parts, const double *weights, int count,
                            double *out) {
     double top = -INFINITY, total = 0;
     for (int i = 0; i < count; i++) top = fmax(top, weights[i]);
     for (int i = 0; i < count && top > -INFINITY; i++) total += exp(weights[i] - top);
-    for (int i = 0; i < count && total > 0; i++)
-        for (int d = 0; d < m->dim; d++)
-            out[d] += exp(weights[i] - top) / total * parts[i * m->dim + d];
+    for (int i = 0; i < count && total > 0; i++) {
+        const double share = exp(weights[i] - top) / total;
+        for (int d = 0; d < m->dim; d++) out[d] += share * parts[i * m->dim + d];
+    }
 }
 
 /* The k best of scores [count], marked; the distance to the best left out to m->closest. */
-static void llama_ref_best(llama_ref *m, const double *scores, int count, int k,
+QUICK void llama_ref_best(llama_ref *m, const double *scores, int count, int k,
                            unsigned char *chosen) {
     double last = 0, largest = 1e-9;
     for (int c = 0; c < count; c++)
@@ -258,7 +272,7 @@ static void llama_ref_best(llama_ref *m, const double *scores, int count, int k,
 
 /* One KV head: own [group][candidates] scores; marks of tokens: 1 window and sinks, 2 + c of page c,
  * 0 what is not seen. */
-static void llama_ref_forms_head(llama_ref *m, int layer, int head, int position, const double *q,
+QUICK void llama_ref_forms_head(llama_ref *m, int layer, int head, int position, const double *q,
                                  double *out) {
     const int group = m->heads / m->kv_heads, own_window = m->layer[layer].window;
     const int first = m->window > 0 ? position - m->window + 1 : position;
@@ -332,7 +346,7 @@ static void llama_ref_forms_head(llama_ref *m, int layer, int head, int position
     free(own), free(parts), free(marks), free(chosen);
 }
 
-static void llama_ref_attend_forms(llama_ref *m, int layer, int position, const double *q,
+QUICK void llama_ref_attend_forms(llama_ref *m, int layer, int position, const double *q,
                                    double *out) {
     const int group = m->heads / m->kv_heads;
     for (int h = 0; h < m->kv_heads; h++)
@@ -340,12 +354,12 @@ static void llama_ref_attend_forms(llama_ref *m, int layer, int position, const 
                              out + h * group * m->dim);
 }
 
-static void llama_ref_bias(double *x, const double *bias, int n) {
+QUICK void llama_ref_bias(double *x, const double *bias, int n) {
     for (int i = 0; i < n && bias; i++) x[i] += bias[i];
 }
 
 /* Value i of x [kv_heads, dim] as the cache holds it. */
-static double llama_ref_stored(llama_ref *m, const double *x, int i) {
+QUICK double llama_ref_stored(llama_ref *m, const double *x, int i) {
     double most = 1e-4, unit;
     uint8_t code;
     int exponent;
@@ -369,7 +383,7 @@ static double llama_ref_stored(llama_ref *m, const double *x, int i) {
 }
 
 /* out from x: the attention of a layer, with the token's key and value kept. */
-static void llama_ref_attention(llama_ref *m, int l, int position, const double *x, double *out) {
+QUICK void llama_ref_attention(llama_ref *m, int l, int position, const double *x, double *out) {
     const int q_width = m->heads * m->dim, kv_width = m->kv_heads * m->dim;
     double *q = (double *)calloc((size_t)(q_width + 2 * kv_width), sizeof *q);
     double *k = q + q_width, *v = k + kv_width;
@@ -393,13 +407,13 @@ static void llama_ref_attention(llama_ref *m, int l, int position, const double 
     free(q);
 }
 
-static double llama_ref_act(const llama_ref *m, double x) {
+QUICK double llama_ref_act(const llama_ref *m, double x) {
     if (!m->gelu) return x / (1 + exp(-x));
     return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
 /* y [hidden] += share of one expert's ffn of x, or of the only one. */
-static void llama_ref_ffn(const llama_ref *m, int l, int expert, const double *x, double share,
+QUICK void llama_ref_ffn(const llama_ref *m, int l, int expert, const double *x, double share,
                           double *y) {
     double *gate = (double *)calloc((size_t)(2 * m->ffn + m->hidden), sizeof *gate);
     double *up = gate + m->ffn, *out = up + m->ffn;
@@ -416,7 +430,7 @@ static void llama_ref_ffn(const llama_ref *m, int l, int expert, const double *x
 }
 
 /* Of the probabilities of all experts the largest `used`, which then sum to 1. */
-static void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
+QUICK void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
     double *score = (double *)calloc((size_t)m->experts, sizeof *score), kept = 0, least = 0;
     double *share = (double *)calloc((size_t)m->experts, sizeof *share);
     llama_ref_product(&m->layer[l].router, x, score);
@@ -433,13 +447,13 @@ static void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
 }
 
 /* Another factor each time, within `shake` of 1. */
-static double llama_ref_shaken(llama_ref *m) {
+QUICK double llama_ref_shaken(llama_ref *m) {
     m->shaken = m->shaken * 6364136223846793005u + 1442695040888963407u;
     return 1 + m->shake * ((double)(m->shaken >> 11) / 4503599627370496.0 - 1);
 }
 
 /* Appends a token; logits [vocab]. */
-static void llama_ref_step(llama_ref *m, int token, int position, double *logits) {
+QUICK void llama_ref_step(llama_ref *m, int token, int position, double *logits) {
     double *memory = (double *)calloc((size_t)(3 * m->hidden + m->heads * m->dim), sizeof *memory);
     double *h = memory, *x = h + m->hidden, *y = x + m->hidden, *out = y + m->hidden;
     for (int i = 0; i < m->hidden; i++)

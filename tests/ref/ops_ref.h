@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "f16_ref.h"
+#include "quick.h"
 
 typedef struct ref_cache {
     const uint16_t *cache; /* [pages, 2, kv_heads, size, dim] */
@@ -14,13 +15,13 @@ typedef struct ref_cache {
     const int32_t *table; /* [max_pages] of one sequence */
 } ref_cache;
 
-static double ref_kv(const ref_cache *c, int k_or_v, int head, int token, int d) {
+QUICK double ref_kv(const ref_cache *c, int k_or_v, int head, int token, int d) {
     int64_t page = c->table[token / c->size];
     return ref_f16(c->cache[(((page * 2 + k_or_v) * c->kv_heads + head) * c->size + token % c->size) * c->dim + d]);
 }
 
 /* Attention of one query head over the tokens that `seen` marks; returns lse. */
-static double ref_attend(const ref_cache *c, int head, const float *q, int tokens, const uint8_t *seen,
+QUICK double ref_attend(const ref_cache *c, int head, const float *q, int tokens, const uint8_t *seen,
                          double scale, double *out) {
     double top = -(double)INFINITY, total = 0;
     double *s = (double *)calloc((size_t)tokens, sizeof *s);
@@ -43,7 +44,7 @@ static double ref_attend(const ref_cache *c, int head, const float *q, int token
 }
 
 /* Marks the tokens that DESIGN.md's rule lets position i see. selected may be NULL (dense). */
-static void ref_seen(int i, int size, int window, int sinks, const int32_t *selected, int topk,
+QUICK void ref_seen(int i, int size, int window, int sinks, const int32_t *selected, int topk,
                      int sparse, uint8_t *seen) {
     int t, j, from = 0;
     if (window > 0) from = (i - window + 1 > 0 ? i - window + 1 : 0) / size * size;
@@ -56,7 +57,7 @@ static void ref_seen(int i, int size, int window, int sinks, const int32_t *sele
 }
 
 /* Score of page p for one KV head. */
-static double ref_page_score(const ref_cache *c, int head, const float *q, int group, int p, int mean,
+QUICK double ref_page_score(const ref_cache *c, int head, const float *q, int group, int p, int mean,
                              int by_head) {
     double score = 0;
     int g, d, t;
