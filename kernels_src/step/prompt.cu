@@ -144,7 +144,7 @@ CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t a
     });
 }
 
-CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     const int tile = block_id_y() * BLOCK_TILES;
     static_assert(!QKV_MIXED || (K_TILE % BLOCK_TILES == 0 && V_TILE % BLOCK_TILES == 0),
                   "prompt_qkv: a block's tiles are of one part");
@@ -156,7 +156,7 @@ CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
 #endif
 
 #if CAIRN_PRODUCTS & 32
-CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     constexpr int TILES = 3 * HIDDEN / 16;
     const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
     product<CAIRN_PACK_CONV_IN, HIDDEN>(
@@ -209,14 +209,14 @@ CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, co
 }
 
 #if CAIRN_PRODUCTS & 4
-CAIRN_KERNEL(prompt_gate_up, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_gate_up, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_gated<CAIRN_PACK_GATE_UP>(p, p.gate_up, buffer(p, NORMED_AT), buffer(p, FFN_AT),
                                       block_id() * TOKENS, p.input[STEP_ROWS]);
 }
 #endif
 
 #if CAIRN_PRODUCTS & 128
-CAIRN_KERNEL(prompt_expert_up, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_expert_up, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     constexpr int FORMAT = CAIRN_PACK_EXPERT_UP;
     expert_window window;
     start_input();

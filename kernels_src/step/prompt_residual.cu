@@ -121,11 +121,13 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 }
 #endif
 
-/* 64 tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
+constexpr int ADDED = min_of(TOKENS, 64); /* tokens whose outputs are added together */
+
+/* ADDED tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
  * stored. */
 template <int PRODUCT>
 CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int tile, int from, int rows) {
-    constexpr int COUNT = 8;
+    constexpr int COUNT = ADDED / 8;
     const int row = from + lane_id() % 4 * 2, n = tile * 16 + lane_id() / 4;
     float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p); /* summands are normed first */
     float was[COUNT][4];
@@ -153,7 +155,7 @@ CAIRN_INLINE void add_outputs(const step_params &p, const tile_sums &sum, int fi
         const int tile = tile_of(e);
         if (tile >= HIDDEN / 16) return;
 #pragma unroll
-        for (int i = 0; i < TOKENS / 8; i += 8)
+        for (int i = 0; i < TOKENS / 8; i += ADDED / 8)
             add_tokens<PRODUCT>(p, sum.at[e] + i, tile, first + i * 8, rows);
     }
 }
@@ -168,25 +170,25 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
 }
 
 #if CAIRN_PRODUCTS & 2
-CAIRN_KERNEL(prompt_project, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_project, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_residual<CAIRN_PACK_O, ATTENDED, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 8
-CAIRN_KERNEL(prompt_down, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_down, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_residual<CAIRN_PACK_DOWN, FFN, STEP_LOW_DOWN>(p, p.down, buffer(p, FFN_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 64
-CAIRN_KERNEL(prompt_conv_out, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_conv_out, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_residual<CAIRN_PACK_CONV_OUT, HIDDEN, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 256
-CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     constexpr int FORMAT = CAIRN_PACK_EXPERT_DOWN, TILES = HIDDEN / 16;
     expert_window window;
     start_input();
