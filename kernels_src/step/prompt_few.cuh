@@ -107,14 +107,15 @@ template <int INPUTS> struct few_tokens {
 template <int FORMAT, int INPUTS> struct few_user {
     typedef few_ring<FORMAT, INPUTS> ring;
     static constexpr int UNITS = ring::UNITS, WHOLE = UNITS / FEW_UNITS, REST = UNITS % FEW_UNITS;
-    static constexpr int ROUND = ring::HELD / FEW_UNITS; /* chunks of a place */
+    static constexpr int EVERY = ring::HELD / FEW_UNITS; /* chunks of a place */
+    static constexpr int ROUND = max_of(EVERY, 2);       /* in a loop: alone ptxas would not overlap them */
     packed<FORMAT> raw[FEW_UNITS];
     typename ring::turn weights;
     few_turn tokens, last;
 
-    /* Unit u of chunk n + c, the c-th of its place; of one behind the last, what was there is no one's. */
+    /* Unit u of chunk n + c, of one behind the last what was there, which is no one's. n: a multiple of ROUND. */
     CAIRN_MEMBER void load(int n, int c, int u) {
-        const int unit = c * FEW_UNITS + (REST ? min_of(u, UNITS - (n + c) * FEW_UNITS - 1) : u);
+        const int unit = c % EVERY * FEW_UNITS + (REST ? min_of(u, UNITS - (n + c) * FEW_UNITS - 1) : u);
         const void *tile = __builtin_assume_aligned(ring::memory(weights, warp_id()), 16);
         raw[u].template load<ring::GROUP, packed_near>((const uint8_t *)tile, unit);
     }
@@ -131,7 +132,7 @@ template <int FORMAT, int INPUTS> struct few_user {
     template <int COUNT> CAIRN_MEMBER void step(int n, int c, tile_sums &sum) {
         uint32_t a[2][8];
         const uint64_t b = wgmma_swizzled(tokens.memory(), 16);
-        if (c == ROUND - 1 && (n + c + 1) * FEW_UNITS < UNITS) {
+        if ((c + 1) % EVERY == 0 && (n + c + 1) * FEW_UNITS < UNITS) {
             give_back(weights.free());
             weights.next();
             mbarrier_wait(weights.full(), weights.round);
@@ -147,7 +148,7 @@ template <int FORMAT, int INPUTS> struct few_user {
                 last.next();
             }
             raw[u].expand(a[u % 2]);
-            if (COUNT == FEW_UNITS) load(n + (c + 1) / ROUND * ROUND, (c + 1) % ROUND, u);
+            if (COUNT == FEW_UNITS) load(n, c + 1, u);
             wgmma_fence();
             multiply_tokens(sum.at[0], a[u % 2], at);
             multiply_tokens(sum.at[0], a[u % 2] + 4, behind(at, 2));
@@ -165,8 +166,10 @@ template <int FORMAT, int INPUTS> struct few_user {
         for (int n = 0; n < WHOLE / ROUND * ROUND; n += ROUND)
 #pragma unroll
             for (int c = 0; c < ROUND; c++) step<FEW_UNITS>(n, c, sum);
-        static_assert(WHOLE % ROUND == 0, "few: places are whole, but for the last one's units");
-        if constexpr (REST > 0) step<REST>(WHOLE, 0, sum);
+        constexpr int LAST = WHOLE / ROUND * ROUND;
+#pragma unroll
+        for (int c = 0; c < WHOLE % ROUND; c++) step<FEW_UNITS>(LAST, c, sum);
+        if constexpr (REST > 0) step<REST>(LAST, WHOLE % ROUND, sum);
         end_sums(sum);
     }
 };
