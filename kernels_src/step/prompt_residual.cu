@@ -66,6 +66,8 @@
 #include "step/families.cuh"
 
 #if CAIRN_PRODUCTS & 16
+constexpr int AT_ONCE = 8; /* loads of a lane before what it makes of them is stored: each waits for memory */
+
 CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     typedef packed<CAIRN_PACK_EMBED> pack;
     int row = block_id();
@@ -73,19 +75,28 @@ CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     int token = input_array(p, STEP_TOKEN)[row];
     token = token < 0 || token >= VOCAB ? 0 : token;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
-    for (int k = thread_id(); k < HIDDEN; k += 128) {
-        const float x = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
-            tile, k / 32, token % 16, k % 32);
-        residual_of(p)[(int64_t)row * HIDDEN + k] = EMBED_SCALED ? x * p.embed_scale : x;
+    for (int from = thread_id(); from < HIDDEN; from += 128 * AT_ONCE) {
+        float x[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const int k = min_of(from + n * 128, HIDDEN - 1);
+            x[n] = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
+                tile, k / 32, token % 16, k % 32);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++)
+            if (from + n * 128 < HIDDEN)
+                residual_of(p)[(int64_t)row * HIDDEN + from + n * 128] = EMBED_SCALED ? x[n] * p.embed_scale : x[n];
     }
 }
 
 CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
     int row = block_id() * 4 + warp_id(), rows = p.input[STEP_ROWS];
+    const float *weight = p.norms + (int64_t)(2 * p.layer + p.reserved) * HIDDEN;
+    for (int i = thread_id() * 32; i < HIDDEN; i += 128 * 32) prefetch_l2(weight + i);
     start_input();
     if (row >= rows) return;
     const float *x = residual_of(p) + (int64_t)row * HIDDEN;
-    const float *weight = p.norms + (int64_t)(2 * p.layer + p.reserved) * HIDDEN;
     float squares = 0.0f;
     for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
         f32x4 v = *(const f32x4 *)(x + i);
@@ -93,11 +104,21 @@ CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
     }
     float factor = rsqrt_fast(warp_sum(squares) * (1.0f / HIDDEN) + p.norm_eps);
     uint8_t *to = buffer(p, NORMED_AT) + (int64_t)row * HIDDEN * 2;
-    for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
-        f32x4 v = *(const f32x4 *)(x + i), w = *(const f32x4 *)(weight + i);
-        *(uint32_t *)(to + operand_at(i) * 2) = pack_f16x2(v.x * factor * w.x, v.y * factor * w.y);
-        *(uint32_t *)(to + operand_at(i + 2) * 2) =
-            pack_f16x2(v.z * factor * w.z, v.w * factor * w.w);
+    for (int from = lane_id() * 4; from < HIDDEN; from += WARP * 4 * AT_ONCE) {
+        f32x4 v[AT_ONCE], w[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const int i = min_of(from + n * WARP * 4, HIDDEN - 4);
+            v[n] = *(const f32x4 *)(x + i), w[n] = *(const f32x4 *)(weight + i);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const int i = from + n * WARP * 4;
+            if (i >= HIDDEN) break;
+            *(uint32_t *)(to + operand_at(i) * 2) = pack_f16x2(v[n].x * factor * w[n].x, v[n].y * factor * w[n].y);
+            *(uint32_t *)(to + operand_at(i + 2) * 2) =
+                pack_f16x2(v[n].z * factor * w[n].z, v[n].w * factor * w[n].w);
+        }
     }
 }
 
