@@ -306,7 +306,7 @@ static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
         if (texts.requests[i].later != later) continue;
         status = waits ? jit_get(f->dev->jit, &texts.requests[i], &program)
                        : jit_try(f->dev->jit, &texts.requests[i], &program);
-        if (status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
+        if (!waits && status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
             status = CAIRN_BUSY;
         if (!status)
             status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS,
