@@ -85,8 +85,12 @@ enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 /* Of a block of a prompt's product that has warps of their own for its tokens (step/prompt_apart.cuh): places
  * for 64 inputs of each, and its shared memory, whose places begin at a multiple of 1024 bytes. */
 enum { STEP_APART_PLACES = 6, STEP_APART_HEADER = 128 };
+/* The same of a block for few tokens (step/prompt_few.cuh): places for its tokens, and a ring of weights;
+ * two blocks share a multiprocessor. */
+enum { STEP_FEW_TOKENS = 32, STEP_FEW_PLACES = 48 * 1024, STEP_FEW_RING = 63 * 1024, STEP_FEW_HEADER = 512 };
 ABI_FUNCTION int step_apart_bytes(int tokens) {
-    return 1024 + STEP_APART_HEADER + STEP_APART_PLACES * tokens * 128;
+    return tokens > STEP_FEW_TOKENS ? 1024 + STEP_APART_HEADER + STEP_APART_PLACES * tokens * 128
+                                    : 1024 + STEP_FEW_HEADER + STEP_FEW_PLACES + STEP_FEW_RING;
 }
 
 typedef struct step_params {

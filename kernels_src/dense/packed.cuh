@@ -13,6 +13,16 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int packed_group() {
     return pack_group(FORMAT, INPUTS);
 }
 
+/* Where load finds its bytes: weights in memory, or, of packed_near, in shared memory. */
+struct packed_far {
+    template <class T> static CAIRN_MEMBER T read(const T *p) { return load_constant_early(p); }
+};
+struct packed_near {
+    template <class T> static CAIRN_MEMBER T read(const T *p) {
+        return *(const T *)__builtin_assume_aligned(p, sizeof(T));
+    }
+};
+
 /* Bits above the nibbles. */
 CAIRN_INLINE constexpr int packed_upper(int format) {
     return format == PACK_Q6_K                                                    ? 2
@@ -33,11 +43,11 @@ template <> struct packed<PACK_4> {
     static constexpr int UNIT_BYTES = 320;
     u32x2 nibbles, scale;
 
-    template <int> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
+    template <int, class From = packed_far> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
         const uint8_t *unit = tile + number * UNIT_BYTES;
         int lane = lane_id();
-        nibbles = load_constant_early((const u32x2 *)unit + lane);
-        scale = load_constant_early((const u32x2 *)(unit + 256) + lane / 4);
+        nibbles = From::read((const u32x2 *)unit + lane);
+        scale = From::read((const u32x2 *)(unit + 256) + lane / 4);
     }
     /* a[4 s ..]: the operand of k-step s. The subtraction is exact, the fma rounds once. */
     CAIRN_MEMBER void expand(uint32_t *a) const {
@@ -68,11 +78,11 @@ template <> struct packed<PACK_8> {
     u32x4 bytes;
     uint32_t scale;
 
-    template <int> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
+    template <int, class From = packed_far> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
         const uint8_t *unit = tile + number * UNIT_BYTES;
         int lane = lane_id();
-        bytes = load_constant_early((const u32x4 *)unit + lane);
-        scale = load_constant_early((const uint32_t *)(unit + 512) + lane / 4);
+        bytes = From::read((const u32x4 *)unit + lane);
+        scale = From::read((const uint32_t *)(unit + 512) + lane / 4);
     }
     CAIRN_MEMBER void expand(uint32_t *a) const {
         uint32_t d0 = byte_permute(scale, 0, 0x1010), d1 = byte_permute(scale, 0, 0x3232);
@@ -100,11 +110,11 @@ template <> struct packed<PACK_16> {
     static constexpr int UNIT_BYTES = 1024;
     u32x4 row[2];
 
-    template <int> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
+    template <int, class From = packed_far> CAIRN_MEMBER void load(const uint8_t *tile, int number) {
         const uint8_t *unit = tile + number * UNIT_BYTES;
         int lane = lane_id();
-        row[0] = load_constant_early((const u32x4 *)unit + lane);
-        row[1] = load_constant_early((const u32x4 *)(unit + 512) + lane);
+        row[0] = From::read((const u32x4 *)unit + lane);
+        row[1] = From::read((const u32x4 *)(unit + 512) + lane);
     }
     CAIRN_MEMBER void expand(uint32_t *a) const {
         a[0] = row[0].x; a[2] = row[0].y; a[4] = row[0].z; a[6] = row[0].w;
@@ -124,16 +134,16 @@ template <bool MINIMA> struct packed_nibbles {
     u32x2 words;
     uint16_t scale[2], minimum[2]; /* of rows g and g + 8 */
 
-    template <int G> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
+    template <int G, class From = packed_far> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
         const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
         const int u = unit % G, lane = lane_id();
-        words = load_constant_early(
+        words = From::read(
             (const u32x2 *)(group + (G > 1 ? u / 2 * 512 + lane * 16 + u % 2 * 8 : lane * 8)));
         const uint16_t *scales = (const uint16_t *)(group + G * 256) + lane / 4 * (2 * G) + u;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            scale[i] = load_constant_early(scales + i * G);
-            if (MINIMA) minimum[i] = load_constant_early(scales + (16 + i) * G);
+            scale[i] = From::read(scales + i * G);
+            if (MINIMA) minimum[i] = From::read(scales + (16 + i) * G);
         }
     }
     /* The subtraction is exact; scale and minimum round once. */
@@ -141,7 +151,7 @@ template <bool MINIMA> struct packed_nibbles {
         const uint32_t word[2] = {words.x, words.y};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint32_t n = (word[i / 4] >> 4 * (i % 4) & 0x000f000fu) | 0x64006400u;
+            uint32_t n = logic3<0xea>(word[i / 4] >> 4 * (i % 4), 0x000f000fu, 0x64006400u);
             uint32_t d = scale[i % 2] * 0x10001u;
             a[i] = MINIMA ? fma_f16x2(sub_f16x2(n, 0x64006400u), d, minimum[i % 2] * 0x10001u)
                           : mul_f16x2(sub_f16x2(n, 0x64086408u), d);
@@ -169,12 +179,12 @@ template <> struct packed<PACK_Q8_0> {
     u32x4 bytes;
     uint16_t scale[2];
 
-    template <int G> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
+    template <int G, class From = packed_far> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
         const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
         const int u = unit % G, lane = lane_id();
         const uint16_t *scales = (const uint16_t *)(group + G * 512) + lane / 4 * (2 * G) + u;
-        bytes = load_constant_early((const u32x4 *)(group + u * 512) + lane);
-        scale[0] = load_constant_early(scales), scale[1] = load_constant_early(scales + G);
+        bytes = From::read((const u32x4 *)(group + u * 512) + lane);
+        scale[0] = From::read(scales), scale[1] = From::read(scales + G);
     }
     CAIRN_MEMBER void expand(uint32_t *a) const {
         const uint32_t word[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
@@ -228,30 +238,30 @@ template <int FORMAT> struct packed_upper_nibbles {
     uint16_t scale[2], minimum[2]; /* of rows g and g + 8; d and dmin */
     bool odd;                      /* the second of a pair */
 
-    template <int G> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
+    template <int G, class From = packed_far> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
         const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
         const uint8_t *upper = group + G * 256, *heads = upper + G * UPPER * 64;
         const int u = unit % G, lane = lane_id(), g = lane / 4;
-        words = load_constant_early(
+        words = From::read(
             (const u32x2 *)(group + (G > 1 ? u / 2 * 512 + lane * 16 + u % 2 * 8 : lane * 8)));
         odd = UPPER == 1 && u % 2;
         plane = head = minimum[0] = minimum[1] = 0;
         if (UPPER == 1 && G > 1)
-            plane = load_constant_early((const uint32_t *)(upper + u / 2 * 128) + lane);
+            plane = From::read((const uint32_t *)(upper + u / 2 * 128) + lane);
         if (UPPER == 1 && G == 1)
-            plane = byte_permute(load_constant_early((const uint16_t *)upper + lane), 0, 0x4140u);
+            plane = byte_permute(From::read((const uint16_t *)upper + lane), 0, 0x4140u);
         if (UPPER == 2)
-            plane = load_constant_early((const uint32_t *)(upper + u / 2 * 256) + lane * 2 +
+            plane = From::read((const uint32_t *)(upper + u / 2 * 256) + lane * 2 +
                                            u % 2);
-        if (SUPER) head = load_constant_early((const uint32_t *)heads + g * G + u);
+        if (SUPER) head = From::read((const uint32_t *)heads + g * G + u);
         const uint16_t *scales = (const uint16_t *)heads + g * (2 * G) + u;
         const uint16_t *factors = (const uint16_t *)(heads + G * 32) + g * (UPPER == 2 ? 2 : 4);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            scale[i] = load_constant_early(!SUPER ? scales + i * G
+            scale[i] = From::read(!SUPER ? scales + i * G
                                                   : factors + i * (UPPER == 2 ? 1 : 2));
-            if (MINIMA) minimum[i] = load_constant_early(scales + (16 + i) * G);
-            if (SUPER && UPPER < 2) minimum[i] = load_constant_early(factors + i * 2 + 1);
+            if (MINIMA) minimum[i] = From::read(scales + (16 + i) * G);
+            if (SUPER && UPPER < 2) minimum[i] = From::read(factors + i * 2 + 1);
         }
     }
     /* n, under 1024 (0x64..): the subtraction is exact. */
@@ -272,7 +282,7 @@ template <int FORMAT> struct packed_upper_nibbles {
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint32_t n = (word[i / 4] >> 4 * (i % 4) & 0x000f000fu) | 0x64006400u;
+            uint32_t n = logic3<0xea>(word[i / 4] >> 4 * (i % 4), 0x000f000fu, 0x64006400u);
             if (UPPER)
                 n |= move_upper(bits, upper_at<UPPER>(i)) &
                      (UPPER == 1 ? 0x00100010u : 0x00300030u);

@@ -5,8 +5,9 @@
  * there (NORMED_AT, ATTENDED_AT, FFN_AT) lies in the order of operand_at.
  * Constants: CAIRN_PROMPT_WARPS, CAIRN_PROMPT_EACH, CAIRN_PROMPT_TOKENS: of a block of a product
  * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64, with wgmma 128 or 256, too).
- * CAIRN_PROMPT_CARRIERS: further warps (4, sm_90a alone, to 8 that have a tile each) that bring the
- * tokens to shared memory (step/prompt_apart.cuh); 0: the warps that use them do. */
+ * CAIRN_PROMPT_CARRIERS: further warps (sm_90a alone) that bring the tokens to shared memory: 4, to 8
+ * that have a tile each (step/prompt_apart.cuh), or 2, of 32 tokens, that bring the weights, too
+ * (step/prompt_few.cuh); 0: the warps that use them do. */
 #ifndef CAIRN_PROMPT_CUH
 #define CAIRN_PROMPT_CUH
 
@@ -36,6 +37,8 @@ constexpr int STEP_UNITS = 4, STEP_INPUTS = 128;  /* inputs of one step of a pro
 constexpr int STEP_BYTES = TOKENS * STEP_INPUTS * 2;
 constexpr int PIECES_BYTES = STEP_INPUTS / 8 * 128; /* of eight tokens */
 constexpr int STEP_BUFFERS = CAIRN_WGMMA ? 4 : 2, STEPS_AHEAD = STEP_BUFFERS / 2;
+constexpr bool FEW = CARRIERS > 0 && TOKENS == STEP_FEW_TOKENS;
+constexpr int PROMPT_BLOCKS = FEW ? 2 : 1; /* that share a multiprocessor */
 constexpr int PROMPT_BYTES = CARRIERS > 0 ? step_apart_bytes(TOKENS) : STEP_BUFFERS * STEP_BYTES;
 
 CAIRN_INLINE uint8_t *buffer(const step_params &p, int64_t at) { return region(p, 0, 0) + at; }
@@ -75,7 +78,8 @@ CAIRN_INLINE void fetch_inputs(const uint8_t *from, int first, int rows, int ste
 CAIRN_INLINE void multiply_tokens(float (*sum)[4], const uint32_t *a, uint64_t b) {
     if constexpr (TOKENS == 256) wgmma_f16_256(sum[0], a, b, true);
     else if constexpr (TOKENS == 128) wgmma_f16_128(sum[0], a, b, true);
-    else wgmma_f16_64(sum[0], a, b, true);
+    else if constexpr (TOKENS == 64) wgmma_f16_64(sum[0], a, b, true);
+    else wgmma_f16_32(sum[0], a, b, true);
 }
 
 template <int COUNT, int FORMAT, class Next>
@@ -134,6 +138,7 @@ CAIRN_INLINE void users_sync() {
 }
 
 #include "step/prompt_apart.cuh"
+#include "step/prompt_few.cuh"
 
 /* The warps' tiles of 16 outputs, of `tiles` at `weights` (further ones repeat the last), by the
  * block's tokens, added up in the inputs' order. All warps; sum is zero before. */

@@ -8,13 +8,9 @@
 #define CAIRN_PROMPT_APART_CUH
 
 #if CAIRN_WGMMA && CAIRN_PROMPT_CARRIERS
-constexpr int APART_INPUTS = 64, APART_ROW = APART_INPUTS * 2; /* bytes of a token */
-constexpr int PLACE_BYTES = TOKENS * APART_ROW, PLACES = STEP_APART_PLACES;
-constexpr int CREW = 2, CREWS = CARRIERS / CREW; /* carriers that have a step together, and their turns */
-static_assert(PROMPT_WARPS == 8 && EACH == 1, "apart: two groups of four warps");
-
-/* A place and how often it came round; its barriers: ended when it is there, when it is free. */
-struct apart_turn {
+/* A place of PLACES and how often it came round; its barriers, 8 bytes each from AT on: ended when it is
+ * there, when it is free. */
+template <int PLACES, int AT> struct place_turn {
     int place;
     uint32_t round;
 
@@ -22,22 +18,42 @@ struct apart_turn {
         place += further;
         if (place >= PLACES) place -= PLACES, round ^= 1;
     }
-    CAIRN_MEMBER shared_addr full() const { return shared_addr(shared_base()) + (uint32_t)(place * 8); }
+    CAIRN_MEMBER shared_addr full() const {
+        return shared_addr(shared_base()) + (uint32_t)(AT + place * 8);
+    }
     CAIRN_MEMBER shared_addr free() const { return full() + (uint32_t)(PLACES * 8); }
+    /* By one thread. */
+    static CAIRN_MEMBER void make(int arrivals_full, int arrivals_free) {
+        for (int i = 0; i < PLACES; i++) {
+            const place_turn turn = {i, 0};
+            mbarrier_init(turn.full(), arrivals_full);
+            mbarrier_init(turn.free(), arrivals_free);
+        }
+    }
+};
+
+/* From shared_base() to the first multiple of 1024 bytes behind `header`. */
+CAIRN_INLINE uint32_t places_at(int header) {
+    const uint32_t base = shared_addr(shared_base()).at;
+    return (base + (uint32_t)header + 1023) / 1024 * 1024 - base;
+}
+#endif
+
+#if CAIRN_WGMMA && CAIRN_PROMPT_CARRIERS && CAIRN_PROMPT_TOKENS > 32
+constexpr int APART_INPUTS = 64, APART_ROW = APART_INPUTS * 2; /* bytes of a token */
+constexpr int PLACE_BYTES = TOKENS * APART_ROW, PLACES = STEP_APART_PLACES;
+constexpr int CREW = 2, CREWS = CARRIERS / CREW; /* carriers that have a step together, and their turns */
+static_assert(PROMPT_WARPS == 8 && EACH == 1, "apart: two groups of four warps");
+
+struct apart_turn : place_turn<PLACES, 0> {
     CAIRN_MEMBER shared_addr memory() const {
-        const shared_addr all = shared_addr(shared_base());
-        const uint32_t first = (all.at + STEP_APART_HEADER + 1023) / 1024 * 1024;
-        return all + (first - all.at + (uint32_t)(place * PLACE_BYTES));
+        return shared_addr(shared_base()) + (places_at(STEP_APART_HEADER) + (uint32_t)(place * PLACE_BYTES));
     }
 };
 
 CAIRN_INLINE void apart_barriers() {
     if (thread_id() == 0) {
-        for (int i = 0; i < PLACES; i++) {
-            const apart_turn turn = {i, 0};
-            mbarrier_init(turn.full(), CREW);
-            mbarrier_init(turn.free(), PROMPT_WARPS);
-        }
+        apart_turn::make(CREW, PROMPT_WARPS);
         fence_mbarrier_init();
     }
     block_sync();
@@ -67,7 +83,7 @@ template <int INPUTS> struct apart_carrier {
     }
     CAIRN_MEMBER void run() {
         const int crew = (warp_id() - PROMPT_WARPS) / CREW;
-        apart_turn turn = {crew, 0};
+        apart_turn turn = {{crew, 0}};
 #pragma unroll 1
         for (int step = crew; step < STEPS; step += CREWS) {
             mbarrier_wait(turn.free(), turn.round ^ 1);
@@ -94,7 +110,7 @@ template <int FORMAT, int INPUTS> struct apart_user {
     }
     CAIRN_MEMBER void begin(const uint8_t *weights, int tiles) {
         tile = weights + (int64_t)min_of(tile_of(0), tiles - 1) * tile_bytes<FORMAT, INPUTS>();
-        turn = last = {0, 0};
+        turn = last = {{0, 0}};
 #pragma unroll
         for (int u = 0; u < 4; u++) load(u, u);
     }

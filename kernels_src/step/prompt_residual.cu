@@ -28,7 +28,8 @@
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=16 CAIRN_PACK_O=16 CAIRN_PACK_GATE_UP=16 CAIRN_PACK_DOWN=16
  * matrix: + CAIRN_PACK_HEAD=16 CAIRN_PACK_EMBED=16 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PROMPT_WARPS=4
+ * matrix: + CAIRN_PROMPT_EACH=1 CAIRN_PROMPT_TOKENS=32 CAIRN_PROMPT_CARRIERS=2
  * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=33 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=35
@@ -38,7 +39,8 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=40
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PROMPT_WARPS=4
+ * matrix: + CAIRN_PROMPT_EACH=1 CAIRN_PROMPT_TOKENS=32 CAIRN_PROMPT_CARRIERS=2
  * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=38 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=40
@@ -64,6 +66,8 @@
 #include "step/families.cuh"
 
 #if CAIRN_PRODUCTS & 16
+constexpr int AT_ONCE = 8; /* loads of a lane before what it makes of them is stored: each waits for memory */
+
 CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     typedef packed<CAIRN_PACK_EMBED> pack;
     int row = block_id();
@@ -71,19 +75,28 @@ CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     int token = input_array(p, STEP_TOKEN)[row];
     token = token < 0 || token >= VOCAB ? 0 : token;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
-    for (int k = thread_id(); k < HIDDEN; k += 128) {
-        const float x = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
-            tile, k / 32, token % 16, k % 32);
-        residual_of(p)[(int64_t)row * HIDDEN + k] = EMBED_SCALED ? x * p.embed_scale : x;
+    for (int from = thread_id(); from < HIDDEN; from += 128 * AT_ONCE) {
+        float x[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const int k = min_of(from + n * 128, HIDDEN - 1);
+            x[n] = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
+                tile, k / 32, token % 16, k % 32);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++)
+            if (from + n * 128 < HIDDEN)
+                residual_of(p)[(int64_t)row * HIDDEN + from + n * 128] = EMBED_SCALED ? x[n] * p.embed_scale : x[n];
     }
 }
 
 CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
     int row = block_id() * 4 + warp_id(), rows = p.input[STEP_ROWS];
+    const float *weight = p.norms + (int64_t)(2 * p.layer + p.reserved) * HIDDEN;
+    for (int i = thread_id() * 32; i < HIDDEN; i += 128 * 32) prefetch_l2(weight + i);
     start_input();
     if (row >= rows) return;
     const float *x = residual_of(p) + (int64_t)row * HIDDEN;
-    const float *weight = p.norms + (int64_t)(2 * p.layer + p.reserved) * HIDDEN;
     float squares = 0.0f;
     for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
         f32x4 v = *(const f32x4 *)(x + i);
@@ -91,11 +104,21 @@ CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
     }
     float factor = rsqrt_fast(warp_sum(squares) * (1.0f / HIDDEN) + p.norm_eps);
     uint8_t *to = buffer(p, NORMED_AT) + (int64_t)row * HIDDEN * 2;
-    for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
-        f32x4 v = *(const f32x4 *)(x + i), w = *(const f32x4 *)(weight + i);
-        *(uint32_t *)(to + operand_at(i) * 2) = pack_f16x2(v.x * factor * w.x, v.y * factor * w.y);
-        *(uint32_t *)(to + operand_at(i + 2) * 2) =
-            pack_f16x2(v.z * factor * w.z, v.w * factor * w.w);
+    for (int from = lane_id() * 4; from < HIDDEN; from += WARP * 4 * AT_ONCE) {
+        f32x4 v[AT_ONCE], w[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const int i = min_of(from + n * WARP * 4, HIDDEN - 4);
+            v[n] = *(const f32x4 *)(x + i), w[n] = *(const f32x4 *)(weight + i);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const int i = from + n * WARP * 4;
+            if (i >= HIDDEN) break;
+            *(uint32_t *)(to + operand_at(i) * 2) = pack_f16x2(v[n].x * factor * w[n].x, v[n].y * factor * w[n].y);
+            *(uint32_t *)(to + operand_at(i + 2) * 2) =
+                pack_f16x2(v[n].z * factor * w[n].z, v[n].w * factor * w[n].w);
+        }
     }
 }
 
@@ -121,11 +144,13 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 }
 #endif
 
-/* 64 tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
+constexpr int ADDED = min_of(TOKENS, 64); /* tokens whose outputs are added together */
+
+/* ADDED tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
  * stored. */
 template <int PRODUCT>
 CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int tile, int from, int rows) {
-    constexpr int COUNT = 8;
+    constexpr int COUNT = ADDED / 8;
     const int row = from + lane_id() % 4 * 2, n = tile * 16 + lane_id() / 4;
     float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p); /* summands are normed first */
     float was[COUNT][4];
@@ -153,7 +178,7 @@ CAIRN_INLINE void add_outputs(const step_params &p, const tile_sums &sum, int fi
         const int tile = tile_of(e);
         if (tile >= HIDDEN / 16) return;
 #pragma unroll
-        for (int i = 0; i < TOKENS / 8; i += 8)
+        for (int i = 0; i < TOKENS / 8; i += ADDED / 8)
             add_tokens<PRODUCT>(p, sum.at[e] + i, tile, first + i * 8, rows);
     }
 }
@@ -168,25 +193,25 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
 }
 
 #if CAIRN_PRODUCTS & 2
-CAIRN_KERNEL(prompt_project, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_project, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_residual<CAIRN_PACK_O, ATTENDED, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 8
-CAIRN_KERNEL(prompt_down, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_down, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_residual<CAIRN_PACK_DOWN, FFN, STEP_LOW_DOWN>(p, p.down, buffer(p, FFN_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 64
-CAIRN_KERNEL(prompt_conv_out, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_conv_out, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     product_residual<CAIRN_PACK_CONV_OUT, HIDDEN, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 256
-CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, PROMPT_BLOCKS, step_params) {
     constexpr int FORMAT = CAIRN_PACK_EXPERT_DOWN, TILES = HIDDEN / 16;
     expert_window window;
     start_input();

@@ -26,6 +26,7 @@ enum {
     STEP_FLOW_MIB = 256,  /* of the flow's exchange; a model that needs more goes without */
     STEP_PARTS_MIB = 128, /* of the parts of attention that stages exchange, and at least */
     STEP_LONG_ROWS = 16,  /* rows at the end of the longest context */
+    STEP_FEW_ROWS = 64,   /* of a prompt whose products run by blocks of few tokens, with wgmma */
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
@@ -99,6 +100,10 @@ typedef struct step_block {
     int warps, each, tokens, carriers;
 } step_block;
 
+/* What the kernels of a program are for: all rows, a row alone, a prompt's products by large blocks, by
+ * blocks of few tokens. All but the first hold products alone. */
+typedef enum step_form { STEP_FORM_ALL, STEP_FORM_ALONE, STEP_FORM_LARGE, STEP_FORM_FEW } step_form;
+
 typedef enum step_wide {
     STEP_WIDE_QKV, STEP_WIDE_PROJECT, STEP_WIDE_GATE_UP, STEP_WIDE_DOWN, STEP_WIDE
 } step_wide;
@@ -171,6 +176,7 @@ typedef struct forward_cuda_state {
     int formats[STEP_PRODUCTS][STEP_FORMATS], format_counts[STEP_PRODUCTS];
     step_layer layers[CAIRN_MAX_LAYERS];
     step_block prompt_block, large_block; /* the second of many tokens; tokens 0: there is none */
+    step_block few_blocks[2]; /* of few tokens; the second of products that add to the residual stream */
     int warps, blocks, narrow, chunk, chunks, runs, head_tiles, group_rows;
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
@@ -183,7 +189,10 @@ typedef struct forward_cuda_state {
     bool alone; /* the step that is launched has one row */
     jit_kernel large_kernels[STEP_FORMATS][STEP_KERNELS]; /* a prompt's products by large_block */
     bool large_built[STEP_FORMATS];
-    bool large; /* the product that is launched is one of them */
+    jit_kernel few_kernels[STEP_FORMATS][STEP_KERNELS]; /* by few_blocks; until they are there others serve */
+    step_flow_state few_state;
+    bool few;       /* the prompt that is under way has few rows, and they are there */
+    step_form form; /* of the product of a prompt that is launched */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
     jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2], slot_kernels[2];

@@ -90,6 +90,14 @@ static const jit_kernel *cuda_joined_kernel(const forward_cuda_state *f, int ker
                                        : NULL;
 }
 
+static const jit_kernel *cuda_kernel_place(const forward_cuda_state *f, int kernel, int set, step_form form) {
+    return form == STEP_FORM_ALONE   ? &f->alone_kernels[set][kernel]
+           : form == STEP_FORM_LARGE ? &f->large_kernels[set][kernel]
+           : form == STEP_FORM_FEW   ? &f->few_kernels[set][kernel]
+           : set                     ? &f->variants[set][kernel]
+                                     : &f->kernels[kernel];
+}
+
 /* The kernel for a layer's weights, which it is given. */
 static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel kernel, int layer,
                                         step_params *p) {
@@ -109,8 +117,7 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     if (f->adapts && cuda_is_adapted(product)) return &f->adapted[set][kernel];
     if (f->alone && kernel < STEP_K_ATTEND && f->alone_built[set] && product != STEP_P_OTHER)
         return &f->alone_kernels[set][kernel];
-    if (f->large) return &f->large_kernels[set][kernel];
-    return set ? &f->variants[set][kernel] : &f->kernels[kernel];
+    return cuda_kernel_place(f, (int)kernel, set, f->form);
 }
 
 static const char *const step_kernel_names[] = {
@@ -124,17 +131,6 @@ static const char *const step_kernel_names[] = {
     "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
     "step_places", "step_gather", "step_combine"};
 
-/* What the kernels of a program are for: all rows, a row alone, a prompt's products by large blocks. The
- * last two hold products alone. */
-typedef enum step_form { STEP_FORM_ALL, STEP_FORM_ALONE, STEP_FORM_LARGE } step_form;
-
-static jit_kernel *cuda_kernel_place(forward_cuda_state *f, int kernel, int set, step_form form) {
-    return form == STEP_FORM_ALONE   ? &f->alone_kernels[set][kernel]
-           : form == STEP_FORM_LARGE ? &f->large_kernels[set][kernel]
-           : set                     ? &f->variants[set][kernel]
-                                     : &f->kernels[kernel];
-}
-
 /* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
 static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
                                    int count, int set, step_form form) {
@@ -144,8 +140,9 @@ static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, 
         if (held >> cuda_kernel_product(i) & 1)
             status = jit_function(f->dev->jit, program, step_kernel_names[i],
                                   (int)(form == STEP_FORM_LARGE ? cuda_prompt_bytes(f, &f->large_block)
+                                        : form == STEP_FORM_FEW ? cuda_prompt_bytes(f, f->few_blocks)
                                                                 : cuda_shared_bytes(f, i)),
-                                  cuda_kernel_place(f, i, set, form));
+                                  (jit_kernel *)cuda_kernel_place(f, i, set, form));
     if (form == STEP_FORM_ALONE && !status) f->alone_built[set] = true;
     if (form == STEP_FORM_LARGE && !status) f->large_built[set] = true;
     return status;
@@ -190,6 +187,8 @@ static const step_program step_programs[] = {
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_FEW},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
     {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
     {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
@@ -208,6 +207,7 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROG
 typedef struct step_texts {
     jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
     jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], large[STEP_FORMATS][STEP_CONSTANTS], pack;
+    jit_constant few[2][STEP_FORMATS][STEP_CONSTANTS];
     jit_request requests[STEP_REQUESTS + 2];
     int which[STEP_REQUESTS], count;
 } step_texts;
@@ -234,20 +234,25 @@ static jit_constant *cuda_alone_constants(const forward_cuda_state *f, int set, 
     return out;
 }
 
-static jit_constant *cuda_large_constants(const forward_cuda_state *f, int set, jit_constant *out) {
+static jit_constant *cuda_block_constants(const forward_cuda_state *f, int set, const step_block *b,
+                                          jit_constant *out) {
     cuda_constants(f, set, f->max_rows, 0, 0, out);
-    cuda_constant(out, "PROMPT_TOKENS")->value = f->large_block.tokens;
+    cuda_constant(out, "PROMPT_WARPS")->value = b->warps;
+    cuda_constant(out, "PROMPT_TOKENS")->value = b->tokens;
+    cuda_constant(out, "PROMPT_CARRIERS")->value = b->carriers;
     cuda_constant(out, "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
     return out;
 }
 
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
+    const int last = p->products == STEP_LAST_PRODUCTS;
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
     if (p->form == STEP_FORM_ALONE && !cuda_has_alone(f, set)) return;
     if (p->form == STEP_FORM_LARGE && !f->large_block.tokens) return;
+    if (p->form == STEP_FORM_FEW && !f->few_blocks->tokens) return;
     if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
         return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
@@ -255,7 +260,11 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
     if (p->form == STEP_FORM_ALONE) request.constants = cuda_alone_constants(f, set, t->alone[set]);
-    if (p->form == STEP_FORM_LARGE) request.constants = cuda_large_constants(f, set, t->large[set]);
+    if (p->form == STEP_FORM_LARGE)
+        request.constants = cuda_block_constants(f, set, &f->large_block, t->large[set]);
+    if (p->form == STEP_FORM_FEW)
+        request.constants = cuda_block_constants(f, set, &f->few_blocks[last], t->few[last][set]);
+    request.later = p->form == STEP_FORM_FEW;
     if (p->first == STEP_K_FINISH) request.constant_count = 0;
     if (!p->count) request = cuda_pack_request(f, &t->pack);
     t->which[t->count] = set * STEP_PROGRAMS + program;
@@ -285,20 +294,44 @@ static cairn_status cuda_begin_build(forward_cuda_state *f) {
     return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
 }
 
-/* Waits for what cuda_begin_build began, but for the flow kernels. */
-static cairn_status cuda_end_build(forward_cuda_state *f) {
+/* The kernels that loading waits for (later: false), or those it does not, but for the flow's; waits: until
+ * they are there, else CAIRN_BUSY. */
+static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
     step_texts texts;
-    cairn_status status = jit_wait(f->dev->jit);
+    cairn_status status = CAIRN_OK;
     cuda_requests(f, &texts);
     for (int i = 0; i < texts.count && !status; i++) {
         const step_program *p = &step_programs[texts.which[i] % STEP_PROGRAMS];
         jit_program *program;
-        status = jit_get(f->dev->jit, &texts.requests[i], &program);
+        if (texts.requests[i].later != later) continue;
+        status = waits ? jit_get(f->dev->jit, &texts.requests[i], &program)
+                       : jit_try(f->dev->jit, &texts.requests[i], &program);
+        if (!waits && status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
+            status = CAIRN_BUSY;
         if (!status)
             status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS,
                                     p->form);
     }
+    return status;
+}
+
+/* Waits for what cuda_begin_build began, but for what was to come later. */
+static cairn_status cuda_end_build(forward_cuda_state *f) {
+    cairn_status status = jit_wait(f->dev->jit);
+    if (!status) status = cuda_take(f, false, true);
     return status || !f->latents.heads ? status : cuda_end_latents(f);
+}
+
+/* Whether prompts of few rows have their own kernels by now. [waits: blocks until they do] */
+static bool cuda_has_few(forward_cuda_state *f, bool waits) {
+    cairn_status status;
+    if (!f->few_blocks->tokens || f->few_state != STEP_FLOW_WAITS) return f->few_state == STEP_FLOW_READY;
+    status = cuda_take(f, true, waits);
+    if (status != CAIRN_BUSY) f->few_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
+    if (status && status != CAIRN_BUSY)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts of few rows go on by slower kernels: %s",
+                 f->dev->base->error);
+    return f->few_state == STEP_FLOW_READY;
 }
 
 /* Whether a flow kernel can be launched by now. One that cannot be had is done without. */

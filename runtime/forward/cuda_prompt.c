@@ -1,24 +1,29 @@
 /* forward_cuda_prompt: the rows of a prompt, whose products are of many rows. See cuda.c. */
 
-/* Whether a product of layer l runs by large blocks: for rows with adapters, and for q, k and v of joined
- * prompts, there are no such kernels. */
-static bool cuda_is_large(const forward_cuda_state *f, step_kernel kernel, int outputs, int rows, int l) {
+/* The blocks that a product of layer l runs by: for rows with adapters, and for q, k and v of joined
+ * prompts, there are no kernels but of one form. */
+static step_form cuda_prompt_form(const forward_cuda_state *f, step_kernel kernel, int outputs, int rows, int l) {
     const int set = f->layers[l].which[cuda_kernel_product((int)kernel)];
-    if (f->adapts || (f->joined && cuda_joined_kernel(f, (int)kernel, set))) return false;
-    return f->large_built[set] && cuda_pays_large(f, outputs, rows);
+    if (f->adapts || (f->joined && cuda_joined_kernel(f, (int)kernel, set))) return STEP_FORM_ALL;
+    if (f->few) return STEP_FORM_FEW;
+    return f->large_built[set] && cuda_pays_large(f, outputs, rows) ? STEP_FORM_LARGE : STEP_FORM_ALL;
 }
 
 /* The product of `outputs` rows of weights with all rows of the prompt. */
 static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kernel, int outputs,
                                         int rows, int l) {
-    const step_block *b = cuda_is_large(f, kernel, outputs, rows, l) ? &f->large_block : &f->prompt_block;
-    const int each = cuda_prompt_outputs(f);
+    const step_form form = cuda_prompt_form(f, kernel, outputs, rows, l);
+    const bool adds = STEP_LAST_PRODUCTS >> cuda_kernel_product((int)kernel) & 1;
+    const step_block *b = form == STEP_FORM_LARGE ? &f->large_block
+                          : form == STEP_FORM_FEW ? &f->few_blocks[adds]
+                                                  : &f->prompt_block;
+    const int each = cuda_block_outputs(b);
     cairn_status status;
-    f->large = b == &f->large_block;
+    f->form = form;
     status = cuda_launch(f, &f->prompt, kernel, (rows + b->tokens - 1) / b->tokens,
                          (outputs + each - 1) / each, (b->warps + b->carriers) * 32,
                          cuda_prompt_bytes(f, b), l, 0);
-    f->large = false;
+    f->form = STEP_FORM_ALL;
     return status;
 }
 
@@ -106,6 +111,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     const int wanted = part->logit_count;
     int *at = &f->flight.layer;
     cairn_status status = CAIRN_OK;
+    if (!*at) f->few = part->rows <= cuda_few_rows(f) && cuda_has_few(f, false);
     if (!*at && !(status = cuda_upload_rows(f, &f->prompt, part)) &&
         !(status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0)))
         status = cuda_run_own(f, part->rows);

@@ -207,9 +207,7 @@ static void cuda_choose_parts(forward_cuda_state *f) {
     f->stage_parts = (int)(parts < least ? least : parts > most ? most : parts);
 }
 
-static int cuda_prompt_outputs(const forward_cuda_state *f) {
-    return f->prompt_block.warps * f->prompt_block.each * 16;
-}
+static int cuda_block_outputs(const step_block *b) { return b->warps * b->each * 16; }
 
 /* Whether prompts attend by wgmma, 128 queries a block. */
 static bool cuda_attends_many(const forward_cuda_state *f) {
@@ -235,7 +233,7 @@ static unsigned cuda_prompt_bytes(const forward_cuda_state *f, const step_block 
 
 /* Turns that the multiprocessors take with a product's blocks. */
 static int cuda_prompt_turns(const forward_cuda_state *f, int outputs, int rows, int tokens) {
-    const int each = cuda_prompt_outputs(f), sms = f->dev->sm_count;
+    const int each = cuda_block_outputs(&f->prompt_block), sms = f->dev->sm_count;
     return ((outputs + each - 1) / each * ((rows + tokens - 1) / tokens) + sms - 1) / sms;
 }
 
@@ -245,14 +243,20 @@ static bool cuda_pays_large(const forward_cuda_state *f, int outputs, int rows) 
     return 29 * cuda_prompt_turns(f, outputs, rows, 256) <= 20 * cuda_prompt_turns(f, outputs, rows, 128);
 }
 
+/* Rows of a prompt up to which its products run by blocks of few tokens. */
+static int cuda_few_rows(const forward_cuda_state *f) { return f->dev->arch == 90 ? STEP_FEW_ROWS : 32; }
+
 /* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the most outputs is faster
- * by these. Of experts few slots are one's: there the largest blocks without carriers of which the product
+ * by these. Of few rows weights are what takes
+ * time: blocks whose carriers bring these far ahead, of 128 outputs, and of 64 where outputs are as few as
+ * the residual stream's. Of experts few slots are one's: there the largest blocks without carriers of which the product
  * of the fewest has enough for three of four multiprocessors. A row's bits are the same in all. */
 static void cuda_choose_prompt(forward_cuda_state *f) {
     static const step_block wide[] = {{8, 1, 128, 0}, {8, 1, 64, 0}};
     const model_shape *s = f->shape;
     const bool parts = s->heads * s->head_dim % 128 || s->kv_heads * s->head_dim % 128;
     f->prompt_block = (step_block){4, 1, 64, 0};
+    if (f->dev->arch != 90 && !s->experts) f->few_blocks[0] = f->few_blocks[1] = (step_block){4, 1, 32, 0};
     if (f->dev->arch != 90) return; /* by mma two tiles a warp spill with Q5_K, Q6_K */
     if (parts && !cuda_is_uniform(f->plan)) return; /* a block's tiles are all of q, of k or of v */
     for (size_t i = BASE_COUNT(wide); i-- > 0 && s->experts;)
@@ -260,6 +264,8 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
             f->prompt_block = wide[i];
     if (s->experts) return;
     f->prompt_block = (step_block){8, 1, 128, 4};
+    f->few_blocks[0] = (step_block){8, 1, STEP_FEW_TOKENS, 2};
+    f->few_blocks[1] = (step_block){4, 1, STEP_FEW_TOKENS, 2};
     if (cuda_pays_large(f, 2 * s->ffn, f->max_rows)) f->large_block = (step_block){8, 1, 256, 4};
 }
 

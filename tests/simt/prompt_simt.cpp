@@ -1,5 +1,5 @@
 /* The product of a prompt's block (step/prompt.cuh) on the emulation, by warps that bring and use their
- * operands and by users of what carriers bring: to the bit the same, and against sums in double precision;
+ * operands and by users of what carriers bring, tokens or weights too: to the bit the same, and against sums in double precision;
  * K that comes round all places in shared memory and ends within a step, tokens that end within a block. */
 #include "simt.h"
 
@@ -31,8 +31,8 @@
 #define CAIRN_PARTS 0
 #define CAIRN_BLOCKS 0
 #define CAIRN_NARROW 0
-#define CAIRN_PROMPT_WARPS 8
 #define CAIRN_PROMPT_EACH 1
+#define CAIRN_PROMPT_WARPS 8
 
 struct plain_params {
     const uint8_t *weights, *inputs;
@@ -51,7 +51,10 @@ constexpr int OUTS = 16 * 11;
     CAIRN_KERNEL(q4_0_64, PROMPT_THREADS, 1, plain_params) { run<PACK_Q4_0, 64>(p); }                  \
     CAIRN_KERNEL(q4_0_1056, PROMPT_THREADS, 1, plain_params) { run<PACK_Q4_0, 1056>(p); }              \
     CAIRN_KERNEL(q6_k_768, PROMPT_THREADS, 1, plain_params) { run<PACK_Q6_K, 768>(p); }                \
-    CAIRN_KERNEL(f16_576, PROMPT_THREADS, 1, plain_params) { run<PACK_F16, 576>(p); }
+    CAIRN_KERNEL(f16_576, PROMPT_THREADS, 1, plain_params) { run<PACK_F16, 576>(p); }                  \
+    CAIRN_KERNEL(q4_1_3072, PROMPT_THREADS, 1, plain_params) { run<PACK_Q4_1, 3072>(p); }              \
+    CAIRN_KERNEL(q8_0_4192, PROMPT_THREADS, 1, plain_params) { run<PACK_Q8_0, 4192>(p); }              \
+    CAIRN_KERNEL(q5_k_2048, PROMPT_THREADS, 1, plain_params) { run<PACK_Q5_K, 2048>(p); }
 
 namespace together {
 #define CAIRN_PROMPT_TOKENS 64
@@ -67,21 +70,38 @@ namespace apart {
 #include "step/prompt.cuh"
 KERNELS
 } // namespace apart
+#undef CAIRN_PROMPT_TOKENS
+#undef CAIRN_PROMPT_CARRIERS
+#include "again.h"
+namespace few {
+#define CAIRN_PROMPT_TOKENS 32
+#define CAIRN_PROMPT_CARRIERS 2
+#include "step/prompt.cuh"
+KERNELS
+} // namespace few
+#include "again.h"
+#undef CAIRN_PROMPT_WARPS
+namespace fewer {
+#define CAIRN_PROMPT_WARPS 4
+#include "step/prompt.cuh"
+KERNELS
+} // namespace fewer
 
 typedef void (*kernel)(plain_params);
 struct form {
     const char *name;
-    kernel of[4];
-    int tokens, threads, bytes;
+    kernel of[7];
+    int tokens, outputs, threads, bytes;
 };
 #define FORM(ns) \
-    {#ns, {ns::q4_0_64, ns::q4_0_1056, ns::q6_k_768, ns::f16_576}, ns::TOKENS, ns::PROMPT_THREADS, ns::PROMPT_BYTES}
-static const form forms[] = {FORM(together), FORM(apart)};
+    {#ns, {ns::q4_0_64, ns::q4_0_1056, ns::q6_k_768, ns::f16_576, ns::q4_1_3072, ns::q8_0_4192, ns::q5_k_2048}, \
+     ns::TOKENS, ns::BLOCK_TILES * 16, ns::PROMPT_THREADS, ns::PROMPT_BYTES}
+static const form forms[] = {FORM(together), FORM(apart), FORM(few), FORM(fewer)};
 
 static std::vector<float> run(const form &f, int which, plain_params p) {
     std::vector<float> out((size_t)p.rows * OUTS, NAN);
     p.out = out.data();
-    simt::launch({{(uint32_t)((p.rows + f.tokens - 1) / f.tokens), (OUTS + 127) / 128}, 1,
+    simt::launch({{(uint32_t)((p.rows + f.tokens - 1) / f.tokens), (uint32_t)((OUTS + f.outputs - 1) / f.outputs)}, 1,
                   (uint32_t)f.threads, (uint32_t)f.bytes, true}, f.of[which], p);
     return out;
 }
@@ -92,9 +112,13 @@ static std::vector<uint8_t> random_tiles(int format, int inputs) {
     std::vector<uint8_t> w((size_t)(OUTS / 16) * (size_t)(inputs / 32 * unit));
     for (auto &b : w) b = (uint8_t)simt::random_u32();
     for (size_t at = 0; at < w.size(); at += (size_t)(G * unit)) {
-        const int from = format == PACK_Q4_0 ? G * 256 : format == PACK_F16 ? 0 : G * (256 + 128 + 32);
+        const int from = format == PACK_F16    ? 0
+                         : format == PACK_Q8_0 ? G * 512
+                         : format == PACK_Q6_K ? G * (256 + 128 + 32)
+                         : format == PACK_Q5_K ? G * (256 + 64 + 32)
+                                               : G * 256;
         for (int i = from; i < G * unit; i += 2) {
-            uint16_t d = simt::f32_to_f16((format == PACK_Q6_K ? 1e-4f : 0.01f) * simt::random_normal());
+            uint16_t d = simt::f32_to_f16((format >= PACK_Q5_K ? 1e-4f : 0.01f) * simt::random_normal());
             std::memcpy(&w[at + (size_t)i], &d, 2);
         }
     }
@@ -130,5 +154,8 @@ int main() {
     check<PACK_Q4_0, 1056>(1, 300);
     check<PACK_Q6_K, 768>(2, 70);
     check<PACK_F16, 576>(3, 130);
+    check<PACK_Q4_1, 3072>(4, 1);
+    check<PACK_Q8_0, 4192>(5, 32);
+    check<PACK_Q5_K, 2048>(6, 7);
     return tap_done();
 }
