@@ -29,6 +29,13 @@ static void bind_check(lua_State *L, cairn_runtime *rt, cairn_status status) {
     if (status) bind_raise_text(L, cairn_last_error(rt));
 }
 
+/* The same of a method that gives its object. */
+static int bind_self(lua_State *L, cairn_runtime *rt, cairn_status status) {
+    bind_check(L, rt, status);
+    lua_settop(L, 1);
+    return 1;
+}
+
 /* Edit distance of short names, for "did you mean". */
 static int bind_distance(const char *a, const char *b) {
     int row[32], i, j, n = (int)strlen(b);

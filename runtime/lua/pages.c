@@ -144,9 +144,7 @@ static int bind_page_counts(lua_State *L, const char *call, bind_page_change cha
     if (count != lists.requests)
         luaL_error(L, "%s: %d numbers; one for each of %d requests is expected", call, count,
                    (int)lists.requests);
-    bind_check(L, rt, change(t, counts));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, change(t, counts));
 }
 
 /* t:CHANGE { requests }; gives the tables. */
@@ -155,9 +153,7 @@ static int bind_page_requests(lua_State *L, bind_page_list_change change) {
     cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
     int count;
     const int32_t *requests = bind_to_ids(L, 2, &count);
-    bind_check(L, rt, change(t, requests, count));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, change(t, requests, count));
 }
 
 #define BIND_PAGE_COUNTS(name)                                        \
@@ -180,9 +176,7 @@ BIND_PAGE_REQUESTS(release_for)
 static int bind_page_tables_clear(lua_State *L) {
     cairn_runtime *rt;
     cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
-    bind_check(L, rt, cairn_page_tables_clear(t));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_page_tables_clear(t));
 }
 
 /* t:fork(from, to) */
@@ -190,9 +184,7 @@ static int bind_page_tables_fork(lua_State *L) {
     cairn_runtime *rt;
     cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
     int from = bind_to_int32(L, 2, "fork: from"), to = bind_to_int32(L, 3, "fork: to");
-    bind_check(L, rt, cairn_page_tables_fork(t, from, to));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_page_tables_fork(t, from, to));
 }
 
 /* t:adopt(request, ids, tokens) */
@@ -207,9 +199,7 @@ static int bind_page_tables_adopt(lua_State *L) {
     if (tokens < 1 || count != (tokens - 1) / lists.page_size + 1)
         luaL_error(L, "adopt: %d tokens do not fill %d pages of %d", tokens, count,
                    (int)lists.page_size);
-    bind_check(L, rt, cairn_page_tables_adopt(t, r, ids, tokens));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_page_tables_adopt(t, r, ids, tokens));
 }
 
 /* t:copies() -> { { from, to }, ... }: what the last insert wants copied, fetched with this */
@@ -234,9 +224,7 @@ static int bind_page_tables_copies(lua_State *L) {
 static int bind_page_tables_update(lua_State *L) {
     cairn_runtime *rt;
     cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
-    bind_check(L, rt, cairn_page_tables_update(t));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_page_tables_update(t));
 }
 
 /* t:pages(request) -> page ids; t:lengths() -> tokens of each request, -1 when it is not live */

@@ -73,18 +73,14 @@ static int bind_adapt(lua_State *L) {
         adapter = (cairn_adapter *)bind_to_object(L, 2, BIND_ADAPTER, &other);
         if (!bind_model_is_open(L, 2)) return luaL_error(L, "%s: its model is closed", BIND_ADAPTER);
     }
-    bind_check(L, rt, cairn_session_adapt(session, adapter));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_session_adapt(session, adapter));
 }
 
 /* s:save(path), s:load(path): a file; they give the session */
 static int bind_session_file(lua_State *L, cairn_status (*call)(cairn_session *, const char *)) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
-    bind_check(L, rt, call(session, luaL_checkstring(L, 2)));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, call(session, luaL_checkstring(L, 2)));
 }
 static int bind_save(lua_State *L) { return bind_session_file(L, cairn_session_save); }
 static int bind_load(lua_State *L) { return bind_session_file(L, cairn_session_load); }
@@ -108,9 +104,7 @@ static int bind_load_memory(lua_State *L) {
     cairn_session *session = bind_to_session(L, 1, &rt);
     size_t bytes;
     const char *memory = luaL_checklstring(L, 2, &bytes);
-    bind_check(L, rt, cairn_session_load_memory(session, memory, bytes));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_session_load_memory(session, memory, bytes));
 }
 
 /* s:fork() -> a session that holds the same */
@@ -159,17 +153,13 @@ static int bind_append_chat(lua_State *L) {
     const cairn_message *messages;
     bind_to_turns(L, 3, &first, &answer);
     messages = bind_to_messages(L, 2, &count);
-    bind_check(L, rt, cairn_append_chat(session, messages, count, answer));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_append_chat(session, messages, count, answer));
 }
 
 static int bind_reset(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
-    bind_check(L, rt, cairn_session_reset(session));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_session_reset(session));
 }
 
 /* s:selection(layer, kv_head): the pages that the last step chose, from 0; nil: it attended all */
@@ -191,9 +181,7 @@ static int bind_selection(lua_State *L) {
 static int bind_rewind(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
-    bind_check(L, rt, cairn_session_rewind(session, bind_to_int32(L, 2, "rewind: count")));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_session_rewind(session, bind_to_int32(L, 2, "rewind: count")));
 }
 
 static int bind_session_ids(lua_State *L) {

@@ -55,9 +55,7 @@ static int bind_make_event(lua_State *L) {
 static int bind_event_record(lua_State *L) {
     cairn_runtime *rt;
     cairn_event *event = (cairn_event *)bind_to_object(L, 1, BIND_EVENT, &rt);
-    bind_check(L, rt, cairn_event_record(rt, event));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_event_record(rt, event));
 }
 
 /* e:wait(): the current stream goes on after it */
@@ -131,9 +129,7 @@ static int bind_capture(lua_State *L) {
 static int bind_graph_launch(lua_State *L) {
     cairn_runtime *rt;
     cairn_graph *graph = (cairn_graph *)bind_to_object(L, 1, BIND_GRAPH, &rt);
-    bind_check(L, rt, cairn_graph_launch(rt, graph));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_graph_launch(rt, graph));
 }
 
 static void bind_new_stream_types(lua_State *L) {

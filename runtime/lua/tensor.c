@@ -475,9 +475,7 @@ static int bind_tensor_write(lua_State *L) {
 static int bind_tensor_save(lua_State *L) {
     cairn_tensor *t = bind_to_tensor(L, 1);
     cairn_runtime *rt = bind_owner(L, 1);
-    bind_check(L, rt, cairn_tensor_save(rt, t, luaL_checkstring(L, 2)));
-    lua_settop(L, 1);
-    return 1;
+    return bind_self(L, rt, cairn_tensor_save(rt, t, luaL_checkstring(L, 2)));
 }
 
 static const luaL_Reg bind_tensor_methods[] = {
