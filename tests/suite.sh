@@ -27,8 +27,9 @@ sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 # The slowest first, so that no core waits for one at the end; the others as they stand.
 job_names() {
     {
-        printf '%s\n' emulated nvrtc simt simt_race readme families forward_cuda sliding landmark \
-            portable family_files windows sweep attention exact ops estimate forward_cpu
+        printf '%s\n' emulated nvrtc simt simt_race families forward_cuda landmark sliding windows sweep \
+            exact forward_families estimate readme portable family_files draft model_golden attention \
+            dist ops kept sample_few loop forward_cpu batch adapter topk_faults size warnings lua
         for path in tests/*/run.sh; do [ ! -f "$path" ] || basename "$(dirname "$path")"; done
         echo lua
         for path in tests/*_test.c tests/*/*_test.c tests/*_test.sh tests/*/*_test.sh; do
