@@ -616,7 +616,6 @@ static void adapter_note_fingerprint(cairn_adapter *a) {
     a->fingerprint = cache_hash_end(&h);
 }
 
-/* The opened file, once its tensors have places. */
 /* Room for the pairs and a->count values. */
 static cairn_status adapter_room(base *b, cairn_adapter *a, const char *name) {
     a->pairs = (adapter_pair *)base_new(b, (size_t)a->model->shape.layers * PLAN_ROLES, sizeof *a->pairs);
@@ -624,6 +623,7 @@ static cairn_status adapter_room(base *b, cairn_adapter *a, const char *name) {
     return a->pairs && a->values ? CAIRN_OK : base_no_memory(b, name, a->count * sizeof *a->values);
 }
 
+/* The opened file, once its tensors have places. */
 static cairn_status adapter_take(adapter_reader *r) {
     const int places = r->m->shape.layers * PLAN_ROLES, tensors = adapter_tensors(r);
     cairn_adapter *a = r->out;
