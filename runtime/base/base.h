@@ -1,5 +1,4 @@
-/* base: what every other room stands on. The compiler block, the status table, the failure path,
- * the log, host memory, growing text, and characters.
+/* base: what every other room stands on: compilers, statuses, failures, log, host memory, text, characters.
  *
  * A `base` travels with everything that can fail or allocate. It belongs to one thread at a time:
  * a background thread takes its own copy (base_fork) and hands its message back when joined. */
@@ -107,9 +106,10 @@ static void base_fork(const base *from, base *to);
 
 /* ---- reporting ------------------------------------------------------------------------------- */
 
+/* Copies a text, cut to out_bytes; bytes that would command a terminal become \xNN, and line breaks unless `lines`. */
+static void base_show(const char *text, bool lines, char *out, size_t out_bytes);
 /* Keeps the message and returns the status: `return base_fail(b, CAIRN_POOL_FULL, "...", ...);`
- * The message says what, where and why; the hint of the status is appended. Bytes that would
- * command a terminal are escaped, here and in the log, and line breaks but where the format has one. */
+ * It says what, where and why; the status's hint is appended; base_show escapes it, lines being the format's. */
 BASE_PRINTF(3, 4)
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...);
 /* One line for the host program's log, without a newline; nothing is formatted below its level. */

@@ -49,8 +49,6 @@ static bool base_utf8_is_plain(uint32_t point) {
            !(point >= 0x2066 && point <= 0x2069);
 }
 
-/* Copies a terminated text, cut to out_bytes, with every byte that is no plain character written as
- * \xNN: what a file or a host put into a message commands no terminal. Line breaks, too, unless `lines`. */
 static void base_show(const char *text, bool lines, char *out, size_t out_bytes) {
     size_t left = strlen(text), used = 0;
     while (left && used + 1 < out_bytes) {

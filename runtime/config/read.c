@@ -347,6 +347,7 @@ static void config_read_table(const config_reader *r, int parent, int index) {
 typedef struct config_work {
     base *host;
     const char *text, *name;
+    char shown[4 * CFG_SHOWN_NAME_BYTES + 1]; /* the name, with what commands a terminal escaped */
     size_t text_bytes, memory_bytes;
     size_t text_read;   /* by the compiler */
     bool late;          /* it was stopped, for the time it took */
@@ -557,7 +558,8 @@ static cairn_status config_parse(base *b, const char *text, size_t bytes, const 
     work->host = b;
     work->text = text;
     work->text_bytes = bytes;
-    work->name = config_short_name(name);
+    if (name) base_show(config_short_name(name), false, work->shown, sizeof work->shown);
+    work->name = config_short_name(name ? work->shown : NULL);
     work->deadline_us = os_thread_us() + CFG_MAX_US;
     config_set_defaults(&work->config);
     config_report_init(&work->report, work->name);

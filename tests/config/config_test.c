@@ -136,6 +136,8 @@ static void test_all_at_once(void) {
         if (strncmp(line, starts[i], strlen(starts[i]))) break;
     }
     tap_ok(i == BASE_COUNT(starts) && !line, "names all of them, in order (%d)", (int)i);
+    cairn_config_parse(text, strlen(text), "a\nb\x1b[2J.lua", &config, small, sizeof small);
+    tap_ok(!strncmp(small, "a\\x0ab\\x1b[2J.lua:", 18), "a file's name commands no terminal: %s", small);
     cairn_config_parse(text, strlen(text), "config.lua", &config, small, sizeof small);
     tap_ok(!strncmp(small, starts[0], strlen(starts[0])) && strstr(small, "\nand 7 more"),
            "a small buffer says how many more");
