@@ -149,12 +149,11 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part,
     for (int i = 0; i < batch->sequence_count; i++) {
         forward_sequence *s = &batch->sequences[i];
         const forward_row *end = &batch->rows[s->first + f->done[i]];
-        const bool all = cuda_splits(batch, i) && end[-1].own;
         if (!f->stepped[i] || cuda_is_outseen(f, batch, i)) continue;
+        const bool all = cuda_splits(batch, i) && end[-1].own;
         if (bits) cuda_add_heat(f, i, bits, batch->heat);
         s->pages_read += (cuda_counts(f, part) ? counts[f->slots[i]] : 0) +
-                         cuda_whole_pages(f, part->rule, all ? batch->rows[s->first].position
-                                                             : end[-f->stepped[i]].position,
+                         cuda_whole_pages(f, part->rule, end[-(all ? f->done[i] : f->stepped[i])].position,
                                           end[-1].position, batch->heat);
     }
 }

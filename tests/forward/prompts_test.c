@@ -5,13 +5,20 @@
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
-#include "small_model.h"
+#include "gguf_build.h"
+#include "random.h"
 #include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
 #include "tap.h"
 #include "family.h"
+#include "family_zoo.h"
+
+static uint64_t state;
+static family made; /* the model under test */
 
 enum {
-    MOST = 512, PAGES = MOST / PAGE, PROMPTS = 9, STEPS = 2, TABLES = PROMPTS + STEPS, LONGEST = 300,
+    PAGE = 16, MOST = 512, PAGES = MOST / PAGE, PROMPTS = 9, STEPS = 2, TABLES = PROMPTS + STEPS, LONGEST = 300,
     MOST_ROWS = 128, WIDE = 112
 };
 
@@ -224,6 +231,22 @@ static double distance(const float *a, const float *b, int count) {
     return worst / top;
 }
 
+/* Whether the steps behind a sequence's prompt choose pages too close to call: then two backends may choose
+ * otherwise, and both are right. */
+static bool is_close_call(const rig *g, int s) {
+    double row[WIDE];
+    const int length = length_of(g, s), end = length + (s < PROMPTS ? 1 : steps[s - PROMPTS]);
+    llama_ref r = zoo_ref(&made);
+    r.size = PAGE, r.topk = g->rule.select.topk;
+    r.window = g->rule.select.window, r.sinks = g->rule.select.sinks;
+    for (int i = 0; i < end; i++) {
+        if (i == length) r.dense = 0, r.closest = INFINITY;
+        llama_ref_step(&r, text[s][i], i, row);
+    }
+    zoo_ref_free(&r);
+    return r.closest < 4e-3;
+}
+
 static void test_cpu(rig *g, const char *path, const char *name, int chunk, int context) {
     static float ends[TABLES * WIDE];
     double far = 0.0;
@@ -234,7 +257,8 @@ static void test_cpu(rig *g, const char *path, const char *name, int chunk, int 
     for (int s = 0; s < TABLES && fine; s++) {
         if (s >= g->most && s < PROMPTS) continue;
         const int end = length_of(g, s) + (s < PROMPTS ? 0 : steps[s - PROMPTS] - 1);
-        far = fmax(far, distance(alone[s][end], ends + s * WIDE, vocab));
+        const double off = distance(alone[s][end], ends + s * WIDE, vocab);
+        if (off < 2e-2 || !is_close_call(g, s)) far = fmax(far, off);
     }
     tap_ok(fine && far < 2e-2, "cuda, %s: alone they are what the CPU says: %.1e", name, far);
     close_rig(&cpu);
@@ -265,26 +289,37 @@ static void test_model(const char *path, const char *name, int chunk, int contex
     close_rig(&g);
 }
 
+static const int types[] = {BLOCK_F16};
+
+static void write_llama(const char *path) {
+    made = zoo_llama(&state), made.vocab = 96, made.context = MOST;
+    family_make(&made, types, 1, &state);
+    tap_ok(family_write(&made, path), "a small model is written");
+}
+
 /* Heads that are normed and turned over halves, norms behind products, a layer with a window. */
 static void write_gemma(const char *path) {
-    static const int types[] = {BLOCK_F16};
-    family f = {.architecture = "gemma3", .layers = 2, .hidden = 64, .heads = 2, .kv_heads = 1,
+    made = (family){.architecture = "gemma3", .layers = 2, .hidden = 64, .heads = 2, .kv_heads = 1,
                 .dim = 256, .ffn = 64, .vocab = 100, .context = 256, .head_norms = true,
-                .post_norms = true, .halves = true, .gelu = true, .window = 21, .period = 2};
-    family_make(&f, types, 1, &state);
-    family_put(&f, "attention.sliding_window_pattern", 4, 2, NULL);
-    tap_ok(family_write(&f, path), "a model of another family is written");
-    family_free(&f);
+                .post_norms = true, .halves = true, .gelu = true, .window = 21, .period = 2, .embed_scale = 8};
+    family_make(&made, types, 1, &state);
+    family_put(&made, "attention.sliding_window_pattern", 4, 2, NULL);
+    family_put(&made, "rope.freq_base", 6, 1000000, NULL);
+    zoo_turns(&made, 0, 1000000), zoo_turns(&made, 1, 10000);
+    tap_ok(family_write(&made, path), "a model of another family is written");
 }
 
 int main(void) {
     char path[] = "/tmp/prompts_XXXXXX";
     int file = mkstemp(path);
     state = random_seed();
-    tap_ok(file >= 0 && write_model(path), "a small model is written");
+    if (file < 0) tap_note("%s cannot be made", path);
+    write_llama(path);
     test_model(path, "llama", 128, MOST, PROMPTS);
+    family_free(&made);
     write_gemma(path);
     test_model(path, "gemma3", 64, 256, 6);
+    family_free(&made);
     remove(path);
     return tap_done();
 }
