@@ -170,6 +170,7 @@ static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn
 static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     device *dev = &model->runtime->device;
+    jit_give_up(dev->jit);
     device_wait(dev);
     if (f->ahead_by == adapter) f->ahead_by = NULL;
     if (f->wide_by == adapter) f->wide_by = NULL;

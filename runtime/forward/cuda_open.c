@@ -139,6 +139,7 @@ static void forward_cuda_close(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     base *b = &model->runtime->base;
     if (!f) return;
+    jit_give_up(f->dev->jit);
     device_sync(f->dev);
     cuda_clear_flight(f);
     device_mark_free(f->dev, f->flight.start);

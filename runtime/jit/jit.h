@@ -78,6 +78,8 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count);
 /* Waits for the batch, but for what was requested for later, and tells the progress callback, at
  * each change and four times a second. [blocks] */
 static cairn_status jit_wait(jit *j);
+/* No one waits any more for what was asked for so far: who asked has given up, or is gone. */
+static void jit_give_up(jit *j);
 /* The program of a request: at once if it is built, else after building it; others of the batch may
  * still be under way. [blocks] */
 static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out);

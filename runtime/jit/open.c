@@ -74,14 +74,18 @@ static bool jit_is_working(jit *j) {
     return working;
 }
 
+static void jit_give_up(jit *j) {
+    os_mutex_lock(&j->lock);
+    for (jit_program *p = j->programs; p; p = p->next) p->wanted = false;
+    os_cond_broadcast(&j->changed);
+    os_mutex_unlock(&j->lock);
+}
+
 /* Before the first request of a batch: what the last one left is forgotten. */
 static void jit_new_batch(jit *j) {
-    jit_program *p;
     jit_join(j, true);
     os_atomic_store(&j->cancel, os_atomic_load(&jit_exiting));
-    os_mutex_lock(&j->lock);
-    for (p = j->programs; p; p = p->next) p->wanted = false;
-    os_mutex_unlock(&j->lock);
+    jit_give_up(j);
 }
 
 /* While programs are compiled that no one waits for, a batch may have ended, too. What failed in one
