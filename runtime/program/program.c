@@ -137,10 +137,11 @@ static void program_listen(void) {
 
 /* host.catch_interrupts(on, waits): Ctrl-C is told by host.interrupted() instead of ending the script;
  * given a session's pointer, it also cancels what that session does, and must be called again before
- * the session is closed. waits: it ends the wait for a line, too, which is then nil. */
+ * the session is closed. waits: it ends the wait for a line, too, which is then nil. A call while it is
+ * on forgets no Ctrl-C that nobody asked about. */
 static int program_catch(lua_State *L) {
     program_session = (cairn_session *)lua_touserdata(L, 1);
-    program_caught = 0;
+    if (!program_catches || !lua_toboolean(L, 1)) program_caught = 0;
     program_catches = lua_toboolean(L, 1);
     program_ends_waits = lua_toboolean(L, 2);
     program_listen();

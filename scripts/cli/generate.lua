@@ -78,13 +78,18 @@ function Run:ids_of(prompt)
   return ids
 end
 
+-- Ctrl-C that came while no session could be cancelled.
+local function heed_interrupt()
+  if host.interrupted() then error("cancelled (CAIRN_CANCELLED)", 0) end
+end
+
 -- Processes a prompt; on a terminal a long one shows how far it is.
 function Run:append(prompt)
   local ids, size = self:ids_of(prompt), self.rt:config().prefill_chunk
   local shows = host.is_terminal "stderr" and #ids > 2 * size
   for at = 1, #ids, shows and size or math.max(#ids, 1) do
     if shows then io.stderr:write(("\rprompt: %d of %d tokens"):format(at - 1, #ids)) end
-    if host.interrupted() then error("cancelled (CAIRN_CANCELLED)", 0) end
+    heed_interrupt()
     self.session:append(table.move(ids, at, shows and math.min(at + size - 1, #ids) or #ids, 1, {}))
   end
   if shows then io.stderr:write "\r\27[K" end
@@ -116,7 +121,7 @@ function Run:until_interrupted(f)
     self:add_stats()
     self.sums.stop = "cancel"
   end
-  return host.interrupted()
+  return not done or host.interrupted()
 end
 
 -- ---- --watch ------------------------------------------------------------------------------------
@@ -156,7 +161,7 @@ local function watcher(run)
 end
 
 -- A new runtime with the same tokens in it; one that cannot be had, or does not hold them, leaves the
--- old config.
+-- old config. Ctrl-C meanwhile is no fault of the config's: it ends the run.
 local function reopen(run)
   local ids, old = run.settled_ids, run.rt:config()
   common.say "\n[reopening for the new config]"
@@ -164,11 +169,15 @@ local function reopen(run)
   run.rt:close()
   local function replay(config)
     run:open(config)
+    heed_interrupt()
     run.session:append(ids)
-    run.reopen_with = nil
+    run.reopen_with, run.ids = nil, nil
   end
+  run.ids = ids
   local done, err = pcall(replay, run.reopen_with)
-  if not done then
+  if not done and common.was_cancelled(err) then
+    error(err, 0)
+  elseif not done then
     common.say("[the old config stays]\n%s", err)
     run.rt:close()
     replay(old)

@@ -216,19 +216,31 @@ rm -f "$work/stopped.txt"
 check "Ctrl-C ends a prompt" stopped "sleep 0.5"
 check "and nothing was said" [ ! -s "$work/stopped.txt" ]
 
-# --watch: a hot change, a mistake and a cold change while it generates.
-cp scripts/cpu_small.lua "$work/watch.lua"
-$cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 600 \
+# --watch: a hot change, a mistake and a cold change while it generates. It is stopped when all were seen:
+# however fast the machine, no change comes after the text's end.
+sed 's/max_seq_len = 2048/max_seq_len = 8192/; s/threads = 2/threads = 1, draft_length = 0/' \
+    scripts/cpu_small.lua > "$work/watch.lua"
+$cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 8000 \
     --prompt "The history of computing began" > "$work/w.out" 2> "$work/w.log" &
 watched=$!
-wait_for() { for i in 1 2 3 4 5 6 7 8 9 10; do grep -q "$1" "$2" && return; sleep 0.5; done; }
-for i in $(seq 60); do [ ! -s "$work/w.out" ] || break; sleep 0.5; done
+wait_for() { for i in $(seq 100); do ! grep -q "$1" "$2" || return 0; sleep 0.1; done; }
+for i in $(seq 300); do [ ! -s "$work/w.out" ] || break; sleep 0.1; done
 sed -i 's/topk = 16/topk = 4/' "$work/watch.lua"; wait_for 'in force' "$work/w.log"
 sed -i 's/topk = 4/topk = -4/' "$work/watch.lua"; wait_for 'old config' "$work/w.log"
-sed -i 's/topk = -4/topk = 4/; s/max_seq_len = 2048/max_seq_len = 2/' "$work/watch.lua"
+sed -i 's/topk = -4/topk = 4/; s/max_seq_len = 8192/max_seq_len = 2/' "$work/watch.lua"
 wait_for 'CAIRN_CONTEXT_FULL' "$work/w.log"
-sed -i 's/max_seq_len = 2\b/max_seq_len = 2048/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
-check "--watch generates to the end" wait $watched
+sed -i 's/max_seq_len = 2\b/max_seq_len = 8192/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
+reopened() { for i in $(seq 100); do [ "$(grep -c 'reopening for' "$work/w.log")" -lt $1 ] || return 0; sleep 0.1; done; }
+reopened 2
+said=$(wc -c < "$work/w.out")
+goes_on() {
+    for i in $(seq 300); do [ "$(wc -c < "$work/w.out")" -le "$said" ] || return 0; sleep 0.1; done
+    return 1
+}
+check "--watch goes on with the new config" goes_on
+sed -i 's/page_size = 16/page_size = 32/' "$work/watch.lua"; reopened 3
+stopped_there() { kill -INT $watched; wait $watched; [ $? = 130 ]; }
+check "Ctrl-C while it reopens ends it" stopped_there
 check "a hot change is taken over" grep -q 'new config in force' "$work/w.log"
 check "it is said once, on a line of its own" sh -c "[ \$(grep -c 'in force' $work/w.log) = 1 ] &&
     grep -x -B 1 '\[new config in force\]' $work/w.log | head -n 1 | grep -qx ''"
