@@ -157,6 +157,8 @@ template <class T> CAIRN_INLINE void remote_store_async(shared_addr to, T v, sha
 }
 
 /* ---- mbarrier: 8 bytes of shared memory; a phase ends when its arrivals and its bytes are in ----
+ * They are no other memory until the block ends: a multiprocessor keeps them in a cache, and writes them back
+ * over what was stored there.
  * One thread initialises, then fence_mbarrier_init and a block_sync (or cluster barrier). Waiting
  * takes the parity of the phase waited for: 0 for the first, then 1, 0, ... */
 
@@ -170,6 +172,10 @@ CAIRN_INLINE void fence_mbarrier_init() {
 CAIRN_INLINE void mbarrier_arrive(shared_addr barrier) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }"
                  ::"r"(barrier.at) : "memory");
+}
+/* Arrives once, by itself, when all copies that this thread began are there: one of the barrier's count. */
+CAIRN_INLINE void copy_async_arrive(shared_addr barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.at) : "memory");
 }
 /* Arrives once and lets the current phase wait for that many more bytes. */
 CAIRN_INLINE void mbarrier_arrive_expect(shared_addr barrier, uint32_t bytes) {
@@ -232,7 +238,8 @@ CAIRN_INLINE void copy_bulk_remote(shared_addr to, const void *from, uint32_t by
                  " [%0], [%1], %2, [%3];"
                  ::"r"(to.at), "r"(shared_addr(from).at), "r"(bytes), "r"(barrier.at) : "memory");
 }
-/* Orders earlier plain accesses of shared memory before later bulk copies of this thread. */
+/* Orders earlier plain accesses of shared memory, of this thread or that it knows of by a barrier, before its
+ * later bulk copies and tensor-core products. */
 CAIRN_INLINE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 CAIRN_INLINE void prefetch_l2_bulk(const void *from, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -121,7 +121,7 @@ CAIRN_INLINE void place_rows(const step_params &p, int tile, const float *mine, 
 /* A tile's outputs by the block's tokens, through the warp's part of shared memory. */
 CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[4], int first,
                              int rows) {
-    float *mine = (float *)shared_base() + warp_id() * TOKENS * OUT_STRIDE;
+    float *mine = (float *)outputs_memory() + warp_id() * TOKENS * OUT_STRIDE;
     const int row = lane_id() / 8;
     each_output(sum, 0, [&](int row, int g, float low, float high) {
         mine[row * OUT_STRIDE + g] = low, mine[row * OUT_STRIDE + 8 + g] = high;
@@ -188,7 +188,7 @@ CAIRN_INLINE void place_gated(const step_params &p, const tile_sums &sum, uint8_
                 }
             float v = gated(gate, up), next = shuffle_xor(v, 4);
             if (g % 2 == 0)
-                *(uint32_t *)(shared_base() + (e * TOKENS + row) * FFN_PITCH +
+                *(uint32_t *)(outputs_memory() + (e * TOKENS + row) * FFN_PITCH +
                               operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
         });
     users_sync();
@@ -197,7 +197,7 @@ CAIRN_INLINE void place_gated(const step_params &p, const tile_sums &sum, uint8_
         const int k = ((block_id_y() * EACH + place / TOKENS) * PROMPT_WARPS + piece) * 8;
         if (row < rows && k < FFN)
             *(u32x4 *)(to + ((int64_t)row * FFN + k) * 2) =
-                *(const u32x4 *)(shared_base() + place * FFN_PITCH + piece * 16);
+                *(const u32x4 *)(outputs_memory() + place * FFN_PITCH + piece * 16);
     }
 }
 

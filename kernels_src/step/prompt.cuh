@@ -43,6 +43,11 @@ constexpr int PROMPT_BYTES = CARRIERS > 0 ? step_apart_bytes(TOKENS) : STEP_BUFF
 
 CAIRN_INLINE uint8_t *buffer(const step_params &p, int64_t at) { return region(p, 0, 0) + at; }
 
+/* Shared memory for outputs once no one needs the inputs there: behind the barriers. */
+CAIRN_INLINE unsigned char *outputs_memory() {
+    return shared_base() + (CARRIERS == 0 ? 0 : FEW ? STEP_FEW_HEADER : STEP_APART_HEADER);
+}
+
 /* The block's tiles: the warps' first ones, then their second ones. */
 CAIRN_INLINE int tile_of(int each) {
     return (block_id_y() * EACH + each) * PROMPT_WARPS + warp_id();
@@ -82,6 +87,13 @@ CAIRN_INLINE void multiply_tokens(float (*sum)[4], const uint32_t *a, uint64_t b
     else wgmma_f16_32(sum[0], a, b, true);
 }
 
+/* Ends a group of products with operands of FORMAT. Products read their operands' registers until they are waited
+ * for; ptxas keeps those free that are computed, but not, beyond a loop's turn, those that were loaded as they are. */
+template <int FORMAT> CAIRN_INLINE void end_group() {
+    wgmma_commit();
+    if (FORMAT == PACK_16 || FORMAT == PACK_F16) wgmma_wait<0>();
+}
+
 template <int COUNT, int FORMAT, class Next>
 CAIRN_INLINE void multiply_step(packed<FORMAT> (*raw)[STEP_UNITS], shared_addr from, tile_sums &sum,
                                 Next next) {
@@ -96,7 +108,7 @@ CAIRN_INLINE void multiply_step(packed<FORMAT> (*raw)[STEP_UNITS], shared_addr f
         wgmma_fence();
         multiply_tokens(sum.at[e], a[i % 2], b + (uint64_t)(u * 4 * 128 / 16));
         multiply_tokens(sum.at[e], a[i % 2] + 4, b + (uint64_t)((u * 4 + 2) * 128 / 16));
-        wgmma_commit();
+        end_group<FORMAT>();
     }
 }
 

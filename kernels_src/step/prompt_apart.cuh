@@ -43,6 +43,9 @@ CAIRN_INLINE uint32_t places_at(int header) {
 constexpr int APART_INPUTS = 64, APART_ROW = APART_INPUTS * 2; /* bytes of a token */
 constexpr int PLACE_BYTES = TOKENS * APART_ROW, PLACES = STEP_APART_PLACES;
 constexpr int CREW = 2, CREWS = CARRIERS / CREW; /* carriers that have a step together, and their turns */
+/* Copies of many tokens arrive by themselves, all places at a time; each user then orders them before its products,
+ * which of fewer tokens costs more than that the carriers wait for each and do so once. */
+constexpr bool ARRIVE_ALONE = TOKENS == 256;
 static_assert(PROMPT_WARPS == 8 && EACH == 1, "apart: two groups of four warps");
 
 struct apart_turn : place_turn<PLACES, 0> {
@@ -53,7 +56,7 @@ struct apart_turn : place_turn<PLACES, 0> {
 
 CAIRN_INLINE void apart_barriers() {
     if (thread_id() == 0) {
-        apart_turn::make(CREW, PROMPT_WARPS);
+        apart_turn::make(ARRIVE_ALONE ? CREW * WARP : CREW, PROMPT_WARPS);
         fence_mbarrier_init();
     }
     block_sync();
@@ -79,7 +82,15 @@ template <int INPUTS> struct apart_carrier {
 #pragma unroll
         for (int n = 0; n < TOKENS; n += AT_ONCE)
             copy_async16(to + (uint32_t)(n * APART_ROW), from + n * INPUTS * 2, there && n < tokens);
+        tell(turn.full());
+    }
+    CAIRN_METHOD void tell(shared_addr full) {
+        if (ARRIVE_ALONE) return copy_async_arrive(full);
         copy_async_commit();
+        copy_async_wait<0>();
+        fence_async();
+        warp_sync();
+        if (lane_id() == 0) mbarrier_arrive(full);
     }
     CAIRN_MEMBER void run() {
         const int crew = (warp_id() - PROMPT_WARPS) / CREW;
@@ -88,10 +99,6 @@ template <int INPUTS> struct apart_carrier {
         for (int step = crew; step < STEPS; step += CREWS) {
             mbarrier_wait(turn.free(), turn.round ^ 1);
             bring(turn, step);
-            copy_async_wait<0>();
-            fence_async();
-            warp_sync();
-            if (lane_id() == 0) mbarrier_arrive(turn.full());
             turn.next(CREWS);
         }
     }
@@ -125,6 +132,7 @@ template <int FORMAT, int INPUTS> struct apart_user {
         uint32_t a[2][8];
         const uint64_t b = wgmma_swizzled(turn.memory(), 16);
         mbarrier_wait(turn.full(), turn.round);
+        if (ARRIVE_ALONE) fence_async();
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
             wgmma_wait<1>(); /* the products of the operands before the last */
@@ -137,7 +145,7 @@ template <int FORMAT, int INPUTS> struct apart_user {
             wgmma_fence();
             multiply_tokens(sum.at[0], a[u], b + (uint64_t)(u * 4));
             multiply_tokens(sum.at[0], a[u] + 4, b + (uint64_t)(u * 4 + 2));
-            wgmma_commit();
+            end_group<FORMAT>();
         }
         turn.next();
     }

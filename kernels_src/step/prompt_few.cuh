@@ -152,7 +152,7 @@ template <int FORMAT, int INPUTS> struct few_user {
             wgmma_fence();
             multiply_tokens(sum.at[0], a[u % 2], at);
             multiply_tokens(sum.at[0], a[u % 2] + 4, behind(at, 2));
-            wgmma_commit();
+            end_group<FORMAT>();
         }
         tokens.next();
     }

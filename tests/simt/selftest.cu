@@ -266,4 +266,22 @@ CAIRN_KERNEL(selftest_bulk, 64, 1, selftest_params) {
     }
     p.output[t] = sum;
 }
+
+/* Copies of many threads that arrive by themselves, in two turns of a barrier. */
+CAIRN_KERNEL(selftest_arrive, 64, 1, selftest_params) {
+    uint32_t *stage = (uint32_t *)shared_base(); /* [2][256] */
+    uint64_t *full = (uint64_t *)(stage + 512);
+    int t = thread_id();
+    if (t == 0) {
+        mbarrier_init(full, 64);
+        fence_mbarrier_init();
+    }
+    block_sync();
+    for (int i = 0; i < 2; i++) {
+        copy_async16(stage + 256 * i + 4 * t, p.input + 256 * i + 4 * t, t % 7 != i);
+        copy_async_arrive(full);
+        mbarrier_wait(full, (uint32_t)i);
+        p.output[64 * i + t] = stage[256 * i + (t * 67 + 5) % 256];
+    }
+}
 #endif

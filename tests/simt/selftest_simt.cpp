@@ -223,6 +223,12 @@ static void test_grids() {
         right &= m.output[t] == h;
     }
     tap_ok(right, "bulk copies through a ring of mbarriers");
+    LAUNCH(selftest_arrive, m, 1, 1, 64, 2080);
+    for (size_t i = 0; i < 128; i++) {
+        const size_t t = i % 64, at = (t * 67 + 5) % 256;
+        right &= m.output[i] == (at / 4 % 7 != i / 64 ? m.input[i / 64 * 256 + at] : 0);
+    }
+    tap_ok(right, "copies that arrive by themselves");
 }
 
 static void test_cluster(size_t size) {
@@ -290,6 +296,13 @@ CAIRN_KERNEL(faulty, 128, 1, fault_params) {
              break;
     case 13: load_matrix_x4(shared + 8, shared_addr(shared) + 8); break;
     case 14: named_sync(3, t < 64 ? 128 : 64); break;
+    case 15: if (t == 0) mbarrier_init(shared, 128);
+             block_sync();
+             mbarrier_arrive(shared);
+             mbarrier_wait(shared, 0);
+             block_sync();
+             if (t == 0) shared[1] = 7;
+             break;
     }
 }
 
@@ -300,6 +313,7 @@ static void test_faults() {
         {6, 1, "no address in this block"}, {7, 1, "no progress"}, {8, 1, "not initialised"},
         {9, 1, "more arrivals"}, {10, 2, "may not have started"}, {11, 2, "cluster_arrive twice"},
         {12, 2, "has ended"}, {13, 1, "not aligned"}, {14, 1, "threads here"},
+        {15, 1, "written over"},
     };
     uint32_t memory[8] = {0};
     for (const auto &f : faults) {

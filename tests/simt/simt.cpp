@@ -80,7 +80,8 @@ struct Block {
     uint32_t live;
     bool waited_dependency;
     uint32_t asynchronous; /* copies into it under way */
-    std::map<uint32_t, race::Meeting> mbarriers; /* by offset */
+    struct Mbarrier { race::Meeting meeting; Site made; unsigned char word[8]; };
+    std::map<uint32_t, Mbarrier> mbarriers; /* by offset */
 };
 
 /* A bulk copy or asynchronous store under way: lands at some time after it was issued. */
@@ -525,14 +526,27 @@ static Phase read_phase(unsigned char *at, Site site) {
     return p;
 }
 
-static void write_phase(unsigned char *at, Phase p, race::Meeting &meeting) {
+static void write_phase(unsigned char *at, Phase p, Block::Mbarrier &m) {
     if (p.pending == 0 && p.bytes == 0) {
         p.parity ^= 1;
         p.pending = p.expected;
-        race::complete(meeting);
+        race::complete(m.meeting);
     }
     memcpy(at, &p, sizeof p);
+    memcpy(m.word, &p, sizeof p);
     progress();
+}
+
+static Block::Mbarrier &mbarrier_of(uint32_t barrier, Site site) {
+    return shared_owner(barrier, site)->mbarriers[barrier & 0xffffffu];
+}
+
+/* At a block's end. A multiprocessor keeps the words of mbarriers in a cache of its own, and writes them
+ * back when it likes: what is stored over them may not last. */
+static APART void check_mbarriers(Block *block) {
+    for (const auto &m : block->mbarriers)
+        if (m.second.made.file && memcmp(block->shared + m.first, m.second.word, 8))
+            fail(m.second.made, "the mbarrier's memory was written over by plain stores");
 }
 
 void mbarrier_init(uint32_t barrier, int arrivals, Site site) {
@@ -541,10 +555,9 @@ void mbarrier_init(uint32_t barrier, int arrivals, Site site) {
     Phase p = {};
     p.pending = p.expected = (uint64_t)arrivals & 0xfffff;
     write(shared_at(barrier, 8, 8, site), &p, 8, Access::plain, site);
-}
-
-static race::Meeting &meeting_of(uint32_t barrier, Site site) {
-    return shared_owner(barrier, site)->mbarriers[barrier & 0xffffffu];
+    Block::Mbarrier &m = mbarrier_of(barrier, site);
+    m.made = site;
+    memcpy(m.word, &p, sizeof p);
 }
 
 void mbarrier_arrive(uint32_t barrier, uint32_t expect_bytes, int arrivals, Site site) {
@@ -555,9 +568,16 @@ void mbarrier_arrive(uint32_t barrier, uint32_t expect_bytes, int arrivals, Site
     if (p.bytes + expect_bytes > (1 << 20) - 1) fail(site, "mbarrier: over 2^20 - 1 bytes due");
     p.bytes += expect_bytes;
     p.pending = (p.pending - (uint64_t)arrivals) & 0xfffff;
-    race::Meeting &meeting = meeting_of(barrier, site);
-    race::arrive(current->race, meeting);
-    write_phase(at, p, meeting);
+    Block::Mbarrier &m = mbarrier_of(barrier, site);
+    race::arrive(current->race, m.meeting);
+    write_phase(at, p, m);
+}
+
+/* The copies land at once: what reads them waits for the barrier. */
+void copy_async_arrive(uint32_t barrier, Site site) {
+    copy_async_commit();
+    copy_async_wait(0);
+    mbarrier_arrive(barrier, 0, 1, site);
 }
 
 bool mbarrier_test(uint32_t barrier, uint32_t parity, Site site) {
@@ -565,7 +585,7 @@ bool mbarrier_test(uint32_t barrier, uint32_t parity, Site site) {
     unsigned char *at = shared_at(barrier, 8, 8, site);
     race::read(at, 8, Access::relaxed, site);
     if (read_phase(at, site).parity == parity) return false;
-    race::leave(current->race, meeting_of(barrier, site));
+    race::leave(current->race, mbarrier_of(barrier, site).meeting);
     return true;
 }
 
@@ -616,9 +636,9 @@ static APART void land_one() {
     Phase p;
     memcpy(&p, at, sizeof p);
     p.bytes -= t.bytes;
-    race::Meeting &meeting = t.block->mbarriers[t.barrier & 0xffffffu];
-    race::absorb(meeting, t.known);
-    write_phase(at, p, meeting);
+    Block::Mbarrier &m = t.block->mbarriers[t.barrier & 0xffffffu];
+    race::absorb(m.meeting, t.known);
+    write_phase(at, p, m);
 }
 
 /* ---- who runs next ---- */
@@ -698,6 +718,7 @@ static void end_thread() {
     if (running->shape.dependent && !block->waited_dependency)
         fail(site, "the block ended without grid_dependency_wait");
     if (block->asynchronous) fail(site, "the block ended while copies into it are under way");
+    check_mbarriers(block);
 }
 
 static void thread_main(void *argument) {

@@ -136,6 +136,7 @@ void copy_async_wait(int pending);
 void cluster_arrive(bool release, Site site);
 void cluster_wait(Site site);
 
+void copy_async_arrive(uint32_t barrier, Site site);
 void mbarrier_init(uint32_t barrier, int arrivals, Site site);
 void mbarrier_arrive(uint32_t barrier, uint32_t expect_bytes, int arrivals, Site site);
 bool mbarrier_test(uint32_t barrier, uint32_t parity, Site site);

@@ -461,6 +461,9 @@ CAIRN_INLINE void mbarrier_init(shared_addr barrier, int arrivals, SIMT_SITE) {
     simt::mbarrier_init(barrier.at, arrivals, site);
 }
 CAIRN_INLINE void fence_mbarrier_init() {}
+CAIRN_INLINE void copy_async_arrive(shared_addr barrier, SIMT_SITE) {
+    simt::copy_async_arrive(barrier.at, site);
+}
 CAIRN_INLINE void mbarrier_arrive(shared_addr barrier, SIMT_SITE) {
     simt::mbarrier_arrive(barrier.at, 0, 1, site);
 }
