@@ -93,6 +93,11 @@ static void loop_begin_saying(cairn_session *s) {
     if (s->pulled) loop_rest(s);
 }
 
+/* Whether an append is done: what comes next takes the few tokens along that are left. */
+static bool loop_has_appended(const cairn_session *s) {
+    return s->count - s->cached <= (s->model->backend->poll ? ENGINE_LEFT_ROWS : 1);
+}
+
 /* Takes the waiting ids into the sequence; false where they must wait, or the request has ended. */
 static bool loop_admit(cairn_session *s) {
     cairn_status status = CAIRN_POOL_FULL;
@@ -108,7 +113,7 @@ static bool loop_admit(cairn_session *s) {
     tokenizer_ids_free(engine_base(s), &s->waiting);
     s->phase = ENGINE_PROMPT;
     if (s->appending) {
-        if (s->count - s->cached <= 1) loop_rest(s);
+        if (loop_has_appended(s)) loop_rest(s);
         return s->wants;
     }
     s->from_prompt = engine_room(s) > 0 && engine_is_prompt(s, s->count - 1);
@@ -311,7 +316,7 @@ static void loop_land_part(const engine_part *part, double seconds) {
     }
     engine_take_part(part, seconds);
     if (part->kind == FORWARD_PROMPT) s->append_seconds += seconds;
-    if (s->appending && s->count - s->cached <= 1) {
+    if (s->appending && loop_has_appended(s)) {
         engine_remember(s);
         loop_rest(s);
     }

@@ -340,14 +340,15 @@ static int engine_layers_ahead(const cairn_model *m) {
     return layers < 1.0 ? 1 : layers < (double)m->shape.layers ? (int)layers : INT_MAX;
 }
 
-/* Sleeps for half of what the device is thought to need, then looks again and again. */
-static void engine_doze(cairn_model *m, int64_t began_us, int64_t until_us) {
+/* Sleeps for half of what the device is thought to need, then looks again and again; not while there is more to
+ * tell it, for which it would wait. */
+static void engine_doze(cairn_model *m, int64_t began_us, int64_t until_us, bool told) {
     const engine_scratch *x = m->scratch;
     const int64_t now = os_now_us(), end = began_us + (int64_t)engine_cost(m, x->batch.row_count);
     int64_t us = ((end < until_us ? end : until_us) - now) / 2 - OS_SLEEP_LATE_US;
     if (us > ENGINE_HEED_US) us = ENGINE_HEED_US;
     handles_release(m->runtime, true);
-    if (us > 0) os_sleep_us(us);
+    if (us > 0 && told) os_sleep_us(us);
     else os_thread_yield();
     handles_retake(m->runtime, true);
 }
@@ -364,7 +365,7 @@ static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us) {
     while (!status && !done && !late && !engine_is_flight_cancelled(m)) {
         status = m->backend->poll(m, layers, &done, &took);
         late = os_now_us() >= until_us;
-        if (!status && !done && !late) engine_doze(m, began, until_us);
+        if (!status && !done && !late) engine_doze(m, began, until_us, took >= 0);
     }
     TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     x->flight_us += os_now_us() - began;

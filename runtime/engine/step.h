@@ -5,6 +5,7 @@ enum {
     ENGINE_COSTS = 16, /* powers of two of rows whose cost is measured */
     ENGINE_SWAPS = 16, /* tokens that the budget swaps at most */
     ENGINE_LEAST_ROWS = 8, /* of a slice of a prompt */
+    ENGINE_LEFT_ROWS = 64, /* that an append leaves, where more rows of a forward cost a device next to nothing */
     ENGINE_EVAL_ROWS = MODEL_EVAL_ROWS,
     ENGINE_FIRST_ROWS = 4, /* of the page tables, before sessions ask for more */
     ENGINE_LOGPROBS = 32,  /* of the best tokens, at most */

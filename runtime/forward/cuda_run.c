@@ -352,7 +352,7 @@ static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done
     status = *done ? CAIRN_OK : cuda_poll(f, layers, now + STEP_POLL_US, done);
     f->dev->stream = stream;
     f->flight.looked_us = os_now_us();
-    *took_us = f->flight.took_us > 0 ? f->flight.took_us : 0;
+    *took_us = !*done && !f->flight.marked ? -1 : f->flight.took_us > 0 ? f->flight.took_us : 0;
     return status;
 }
 

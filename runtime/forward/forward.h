@@ -97,8 +97,8 @@ typedef struct model_backend {
     int (*advance)(cairn_model *model, int parts);
     /* In place of advance, where another device computes what was begun: enqueues what can be, for as long
      * as a call may take, up to so many layers before the device has come past them, and takes what
-     * it left. *done: all of it, and took_us is what the device took for it, 0: it is not known. Never
-     * waits. After a failure the forward is over, as a failed one. */
+     * it left. *done: all of it, and took_us is what the device took for it, 0: it is not known; before,
+     * took_us < 0: there is more to enqueue. Never waits. After a failure the forward is over, as a failed one. */
     cairn_status (*poll)(cairn_model *model, int layers, bool *done, int64_t *took_us);
     /* Makes ready for rows with the adapter, whose slot is no other's; nothing changed on failure.
      * No forward runs. [blocks] */
