@@ -269,6 +269,27 @@ static void test_fronts(void) {
     bench_close();
 }
 
+/* Each call fails once while a second copy is opened and used. */
+static void test_front_faults(void) {
+    int left = 0, wrong = 0, failures = 0;
+    for (int n = 20; n < 100; n++) {
+        cairn_status status;
+        fake_install();
+        fake.twin = true, fake.front_us = 1000;
+        fake.fail_at = n, fake.fail_with = NVRTC_ERROR_INTERNAL_ERROR;
+        status = bench_open(CACHE_OFF);
+        if (!status) {
+            bench.j->options.threads = 12;
+            status = build_all(bench.j, many(0), MANY);
+            wrong += fake.compiles < MANY / 2 && !status;
+        }
+        failures += status != CAIRN_OK;
+        if (bench.d.cuda) bench_close();
+        left += fake.live != 0 || fake.opened != 0;
+    }
+    tap_ok(!left && !wrong, "with 80 calls that fail in turn, %d of them told, nothing is left", failures);
+}
+
 /* A request for later is compiled, but no one waits for it. */
 static void test_later(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8};
@@ -463,6 +484,7 @@ int main(void) {
     test_new_device();
     test_batches();
     test_fronts();
+    test_front_faults();
     test_later();
     test_later_rests();
     test_given_up();
