@@ -181,14 +181,14 @@ enum { /* whose weights a program reads */
     STEP_LAST_PRODUCTS = STEP_OUT_PRODUCTS | STEP_DOWN_PRODUCTS
 };
 
-/* The programs without which no forward can be: first what weights wait for, then those that take
- * longest to compile. Each is as small as its kernels allow, for the longest says how long a first
+/* The programs without which no forward can be: those that take longest to compile first, which read one
+ * after the other (jit/compile.c), and what weights wait for among the first. Each is as small as its kernels allow, for the longest says how long a first
  * start takes. Each set of formats has those with products of its own. */
 static const step_program step_programs[] = {
+    {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
-    {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_REST_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_ALL},
