@@ -40,6 +40,7 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/stages.cuh"
+#include "step/merge.cuh"
 
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;

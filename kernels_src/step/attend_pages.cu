@@ -25,6 +25,7 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
+#include "step/merge.cuh"
 
 /* The pages that a row selected. */
 struct chosen_pages {

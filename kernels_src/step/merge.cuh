@@ -39,6 +39,22 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
     for (int i = 0; i < 4; i++) b[i] = shuffle(pair, scattered(2 * i) * 4 + lane_id() % 4);
 }
 
+/* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
+ * in turn. */
+template <class Chunks>
+CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int worker, int workers,
+                              Chunks chunks) {
+#pragma unroll 1
+    for (int i = worker; i < rows * (ATTENDED / 32); i += workers) {
+        int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
+        uint32_t b[4];
+        merge_unit(p, at, row, 0, chunks(row, unit * 32 / HEAD_DIM), unit, b);
+        u32x4 v = {b[0], b[1], b[2], b[3]};
+        int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
+        if (lane_id() < 4) send(at + ATTENDED_AT + to * 2, v);
+    }
+}
+
 /* ---- by a block ----
  * To the bit what merge_runs gives, but all that is read is asked for at once: a thread has two values
  * of a row, of up to sixteen runs at a time. In shared memory of each run its weight against the largest m

@@ -54,6 +54,7 @@
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/prompt.cuh"
+#include "step/attend.cuh"
 
 /* The first row of a tile of up to `most`. Joined, tiles are the groups of the input; else what is known
  * of all rows is the position and the sequence of the first. */

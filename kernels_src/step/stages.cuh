@@ -17,7 +17,6 @@
 #define CAIRN_STEP_STAGES_CUH
 
 #include "step/adapter.cuh"
-#include "step/merge.cuh"
 
 /* Forms of a streamed product that a program has: for many rows, and for a row alone, whose blocks take
  * all parts of K, though they be spread of many rows. CAIRN_ALONE: 0 the first, 1 the second; without
@@ -537,22 +536,6 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, int laye
     if (STREAMED && first + e * step < HIDDEN / 16) prefetch_l2(weight + (first + e * step) * 16);
     stage_product<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input, out,
                                                low_of<PRODUCT>(p, layer));
-}
-
-/* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
- * in turn. */
-template <class Chunks>
-CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int worker, int workers,
-                              Chunks chunks) {
-#pragma unroll 1
-    for (int i = worker; i < rows * (ATTENDED / 32); i += workers) {
-        int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
-        uint32_t b[4];
-        merge_unit(p, at, row, 0, chunks(row, unit * 32 / HEAD_DIM), unit, b);
-        u32x4 v = {b[0], b[1], b[2], b[3]};
-        int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
-        if (lane_id() < 4) send(at + ATTENDED_AT + to * 2, v);
-    }
 }
 
 template <int TILES, bool ONCE>

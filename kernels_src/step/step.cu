@@ -41,6 +41,7 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=8 CAIRN_PARTS=2048 CAIRN_BLOCKS=48 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
 #include "step/stages.cuh"
+#include "step/merge.cuh"
 #if CAIRN_SPARSE
 #include "step/sparse.cuh"
 #endif

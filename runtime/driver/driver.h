@@ -17,6 +17,12 @@ static void driver_close(driver_calls *d);
  * [blocks: the first time, some 5 to 200 ms] */
 static cairn_status driver_open_nvrtc(base *b, const char *path, driver_calls *d);
 
+/* The copy of NVRTC that NVIDIA ships beside it under another name: the same code, with locks of its own. `out`
+ * becomes `d` with that copy's functions; false: there is none, and nothing is open. [blocks: 5 to 200 ms] */
+static bool driver_open_twin(const driver_calls *d, driver_calls *out);
+/* Closes it, or the first. */
+static void driver_close_nvrtc(driver_calls *d);
+
 /* What a driver's result is as a status. */
 static cairn_status driver_status(CUresult result);
 /* `call` is the driver's function, with its object where that helps: "cuMemAlloc(KV cache)". */

@@ -7,11 +7,15 @@
 
 #ifdef _WIN32
 #define DRV_NVRTC_NAME "nvrtc64_%d0_0.dll"
+#define DRV_TWIN_NAME "nvrtc64_%d0_0.alt.dll"
+#define DRV_TWIN_BUILTINS_NAME "nvrtc-builtins64_%d%d.alt.dll"
 #define DRV_BUILTINS_NAME "nvrtc-builtins64_%d%d.dll"
 #define DRV_WHEEL_13 "nvidia/cu13/bin/x86_64"
 #define DRV_WHEEL_12 "nvidia/cuda_nvrtc/bin"
 #else
 #define DRV_NVRTC_NAME "libnvrtc.so.%d"
+#define DRV_TWIN_NAME "libnvrtc.alt.so.%d"
+#define DRV_TWIN_BUILTINS_NAME "libnvrtc-builtins.alt.so.%d.%d"
 #define DRV_BUILTINS_NAME "libnvrtc-builtins.so.%d.%d"
 #define DRV_WHEEL_13 "nvidia/cu13/lib"
 #define DRV_WHEEL_12 "nvidia/cuda_nvrtc/lib"
@@ -238,6 +242,31 @@ static cairn_status driver_open_nvrtc(base *b, const char *path, driver_calls *d
     if (!found) return base_fail(b, s.status, "%s", driver_tried(d, from, tried, sizeof tried));
     d->nvrtc_opened++;
     return CAIRN_OK;
+}
+
+/* One of its two files, beside the NVRTC that is open. */
+static void *driver_open_beside(const driver_calls *d, const char *name) {
+    char directory[OS_PATH_BYTES], path[OS_PATH_BYTES], why[512];
+    if (!os_directory_of(d->nvrtc_path, directory, sizeof directory) ||
+        !driver_join(path, directory, name)) return NULL;
+    return os_library_open(path, why, sizeof why);
+}
+
+static bool driver_open_twin(const driver_calls *d, driver_calls *out) {
+    char name[64], builtins[64];
+    int major = 0, minor = 0;
+    *out = *d;
+    snprintf(name, sizeof name, DRV_TWIN_NAME, d->nvrtc_version / 1000);
+    snprintf(builtins, sizeof builtins, DRV_TWIN_BUILTINS_NAME, d->nvrtc_version / 1000,
+             d->nvrtc_version % 1000 / 10);
+    out->nvrtc = driver_open_beside(d, name);
+    out->builtins = out->nvrtc ? driver_open_beside(d, builtins) : NULL;
+    if (out->builtins && out->nvrtc != d->nvrtc &&
+        !driver_fill(out, out->nvrtc, driver_nvrtc_rows, BASE_COUNT(driver_nvrtc_rows)) &&
+        !out->nvrtcVersion(&major, &minor) && major * 1000 + minor * 10 == d->nvrtc_version)
+        return true;
+    driver_close_nvrtc(out);
+    return false;
 }
 
 static cairn_status driver_nvrtc_fail(base *b, const driver_calls *d, nvrtcResult result,

@@ -131,12 +131,23 @@ static const char *const step_kernel_names[] = {
     "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
     "step_places", "step_gather", "step_combine"};
 
-/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
-static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
-                                   int count, int set, step_form form) {
-    const unsigned held = cuda_products_of(f, set) & (form ? ~(1u << STEP_P_OTHER) : ~0u);
+/* A program of a model: the kernels [first, first + count) whose products are among `products`. */
+typedef struct step_program {
+    const char *source;
+    int first, count;
+    unsigned products;
+    int extras; /* only for models with one of these */
+    step_form form;
+} step_program;
+
+/* Those of its kernels that a program of `set` holds, once it is built. */
+static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program,
+                                   const step_program *p, int set) {
+    const step_form form = p->form;
+    const unsigned held = cuda_products_of(f, set) & (p->products ? p->products : ~0u) &
+                          (form ? ~(1u << STEP_P_OTHER) : ~0u);
     cairn_status status = CAIRN_OK;
-    for (int i = first; i < first + count && !status; i++)
+    for (int i = p->first; i < p->first + p->count && !status; i++)
         if (held >> cuda_kernel_product(i) & 1)
             status = jit_function(f->dev->jit, program, step_kernel_names[i],
                                   (int)(form == STEP_FORM_LARGE ? cuda_prompt_bytes(f, &f->large_block)
@@ -159,34 +170,33 @@ static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
     return request;
 }
 
-/* The programs without which no forward can be: first what weights wait for, then those that take
- * longest to compile. Each is as small as its kernels allow, for the longest says how long a first
- * start takes. Each set of formats has those with products of its own. */
-typedef struct step_program {
-    const char *source;
-    int first, count;
-    unsigned products;
-    int extras; /* only for models with one of these */
-    step_form form;
-} step_program;
-
 enum { /* whose weights a program reads */
     STEP_ALL_PRODUCTS = (1 << STEP_PRODUCTS) - 1,
-    STEP_FIRST_PRODUCTS = 1 << STEP_P_QKV | 1 << STEP_P_GATE_UP | 1 << STEP_P_CONV_IN | 1 << STEP_P_EXPERT_UP,
-    STEP_LAST_PRODUCTS = 1 << STEP_P_O | 1 << STEP_P_DOWN | 1 << STEP_P_CONV_OUT | 1 << STEP_P_EXPERT_DOWN
+    STEP_IN_PRODUCTS = 1 << STEP_P_QKV | 1 << STEP_P_CONV_IN, /* of attention or a convolution */
+    STEP_UP_PRODUCTS = 1 << STEP_P_GATE_UP | 1 << STEP_P_EXPERT_UP,
+    STEP_OUT_PRODUCTS = 1 << STEP_P_O | 1 << STEP_P_CONV_OUT,
+    STEP_DOWN_PRODUCTS = 1 << STEP_P_DOWN | 1 << STEP_P_EXPERT_DOWN,
+    STEP_REST_PRODUCTS = STEP_DOWN_PRODUCTS | 1 << STEP_P_OTHER,
+    STEP_FIRST_PRODUCTS = STEP_IN_PRODUCTS | STEP_UP_PRODUCTS,
+    STEP_LAST_PRODUCTS = STEP_OUT_PRODUCTS | STEP_DOWN_PRODUCTS
 };
 
+/* The programs without which no forward can be: those that take longest to compile first, which read one
+ * after the other (jit/compile.c), and what weights wait for among the first. Each is as small as its kernels allow, for the longest says how long a first
+ * start takes. Each set of formats has those with products of its own. */
 static const step_program step_programs[] = {
-    {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
     {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
-    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_ALL},
+    {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_REST_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_OUT_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
+    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
@@ -207,9 +217,9 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROG
 typedef struct step_texts {
     jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
     jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], large[STEP_FORMATS][STEP_CONSTANTS], pack;
-    jit_constant few[2][STEP_FORMATS][STEP_CONSTANTS];
+    jit_constant few[2][STEP_FORMATS][STEP_CONSTANTS], apart[4 * STEP_FORMATS][STEP_CONSTANTS];
     jit_request requests[STEP_REQUESTS + 2];
-    int which[STEP_REQUESTS], count;
+    int which[STEP_REQUESTS], count, apart_count;
 } step_texts;
 
 static jit_request cuda_pack_request(const forward_cuda_state *f, jit_constant *constant) {
@@ -244,11 +254,19 @@ static jit_constant *cuda_block_constants(const forward_cuda_state *f, int set, 
     return out;
 }
 
+/* Of a prompt's products, those of one program. */
+static jit_constant *cuda_apart_constants(const forward_cuda_state *f, int set, unsigned products,
+                                          jit_constant *out) {
+    cuda_constants(f, set, f->max_rows, 0, 0, out);
+    cuda_constant(out, "PRODUCTS")->value &= products;
+    return out;
+}
+
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
     const int last = p->products == STEP_LAST_PRODUCTS;
     jit_request request = {p->source, t->stage[set], 0, false};
-    if (set && !(p->products & cuda_products_of(f, set))) return;
+    if (p->products ? !(p->products & cuda_products_of(f, set)) : set) return;
     if (p->extras && !(p->extras & f->extras)) return;
     if (p->form == STEP_FORM_ALONE && !cuda_has_alone(f, set)) return;
     if (p->form == STEP_FORM_LARGE && !f->large_block.tokens) return;
@@ -259,6 +277,8 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
+    if (p->first >= PROMPT_K_EMBED && p->products && p->form == STEP_FORM_ALL)
+        request.constants = cuda_apart_constants(f, set, p->products, t->apart[t->apart_count++]);
     if (p->form == STEP_FORM_ALONE) request.constants = cuda_alone_constants(f, set, t->alone[set]);
     if (p->form == STEP_FORM_LARGE)
         request.constants = cuda_block_constants(f, set, &f->large_block, t->large[set]);
@@ -272,7 +292,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
 }
 
 static void cuda_requests(const forward_cuda_state *f, step_texts *t) {
-    t->count = 0;
+    t->count = t->apart_count = 0;
     for (int i = 0; i < STEP_REQUESTS; i++)
         cuda_request(f, t, i / STEP_PROGRAMS, i % STEP_PROGRAMS);
 }
@@ -309,8 +329,7 @@ static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
         if (!waits && status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
             status = CAIRN_BUSY;
         if (!status)
-            status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS,
-                                    p->form);
+            status = cuda_functions(f, program, p, texts.which[i] / STEP_PROGRAMS);
     }
     return status;
 }
@@ -334,6 +353,11 @@ static bool cuda_has_few(forward_cuda_state *f, bool waits) {
     return f->few_state == STEP_FLOW_READY;
 }
 
+static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *program, int kernel) {
+    const step_program p = {NULL, kernel, 1, 0, 0, STEP_FORM_ALL};
+    return cuda_functions(f, program, &p, 0);
+}
+
 /* Whether a flow kernel can be launched by now. One that cannot be had is done without. */
 static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     jit_constant constants[STEP_CONSTANTS];
@@ -343,7 +367,7 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
     request = cuda_flow_request(f, kernel, constants);
     status = jit_try(f->dev->jit, &request, &program);
-    if (!status) status = cuda_functions(f, program, kernel, 1, 0, STEP_FORM_ALL);
+    if (!status) status = cuda_flow_functions(f, program, kernel);
     if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
     else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
                                                                   : STEP_FLOW_READY;
@@ -359,7 +383,7 @@ static cairn_status cuda_wait_flow(forward_cuda_state *f, int kernel) {
     const jit_request request = cuda_flow_request(f, kernel, constants);
     jit_program *program;
     cairn_status status = jit_get(f->dev->jit, &request, &program);
-    if (!status) status = cuda_functions(f, program, kernel, 1, 0, STEP_FORM_ALL);
+    if (!status) status = cuda_flow_functions(f, program, kernel);
     if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
     return status;
 }

@@ -10,17 +10,11 @@
  *   tried once more alone, and not remembered. */
 
 #define JIT_LEAST_MEMORY ((int64_t)192 << 20)
+#define JIT_AMPLE_MEMORY ((int64_t)768 << 20) /* below it, one compile at a time */
 
 static void jit_at_exit(void);
 
 /* ---- opening --------------------------------------------------------------------------------- */
-
-/* NVRTC asks between its stages whether to go on. */
-static int jit_on_flow(void *payload, void *reserved) {
-    jit *j = (jit *)payload;
-    (void)reserved;
-    return os_atomic_load(&j->cancel) != 0;
-}
 
 static void jit_free_headers(jit *j, base *b) {
     int i;
@@ -64,14 +58,15 @@ static cairn_status jit_read_archs(jit *j, base *b) {
     return CAIRN_OK;
 }
 
-/* What it gives does not matter: builtins that are missing show at the first true compile. */
-static void jit_prime(const jit *j) {
-    const driver_calls *d = j->options.driver;
+/* False: it cannot compile. Builtins that are missing show at the first true compile, too. */
+static bool jit_prime(const driver_calls *d) {
     nvrtcProgram program = NULL;
+    bool good;
     if (d->nvrtcCreateProgram(&program, "extern \"C\" __global__ void prime() {}\n", "prime.cu", 0,
-                              NULL, NULL)) return;
-    d->nvrtcCompileProgram(program, 0, NULL);
+                              NULL, NULL)) return false;
+    good = !d->nvrtcCompileProgram(program, 0, NULL);
     d->nvrtcDestroyProgram(&program);
+    return good;
 }
 
 static cairn_status jit_load_nvrtc(jit *j, base *b) {
@@ -79,7 +74,7 @@ static cairn_status jit_load_nvrtc(jit *j, base *b) {
     cairn_status status = driver_open_nvrtc(b, j->options.nvrtc_path, d);
     if (!status) status = jit_read_archs(j, b);
     if (!status) status = jit_join_headers(j, b);
-    if (!status) jit_prime(j);
+    if (!status) jit_prime(d);
     if (!status)
         snprintf(j->compiler, sizeof j->compiler, "NVRTC %d.%d, library of %lld",
                  d->nvrtc_version / 1000, d->nvrtc_version % 1000 / 10,
@@ -125,6 +120,94 @@ static cairn_status jit_need_nvrtc(jit *j, base *b) {
     return status;
 }
 
+/* ---- front ends ------------------------------------------------------------------------------ */
+
+/* NVRTC reads one program at a time, whatever the threads: its front end, some 50 ms of 150 to 600, is
+ * under a lock, and who gets it next is chance. So programs come to it one by one here, in the order
+ * of requests: what takes longest behind it is asked for first. Where many wait, a second copy of the
+ * library reads, too. */
+
+enum { JIT_TWIN_WAITERS = 4 };
+
+typedef struct jit_front { jit *of; const driver_calls *calls; bool inside; } jit_front;
+
+/* Under the lock: who of those that wait comes next, as jit_take chooses. */
+static const jit_program *jit_next_front(const jit *j, int *count) {
+    const jit_program *p, *next = NULL;
+    *count = 0;
+    for (p = j->programs; p; p = p->next) {
+        *count += p->waits;
+        if (p->waits && (!next || p->wanted || !next->wanted)) next = p;
+    }
+    return next;
+}
+
+/* Under the lock: a copy whose front end is free, or NULL. */
+static const driver_calls *jit_free_front(const jit *j) {
+    return !j->fronts[0] ? j->options.driver : j->twin && !j->fronts[1] ? j->twin : NULL;
+}
+
+/* Under the lock, which it gives away meanwhile. Without a twin all is well, too. */
+static void jit_open_twin(jit *j, base *b) {
+    const int64_t start = os_now_us();
+    driver_calls *twin;
+    j->twin_tried = true;
+    os_mutex_unlock(&j->lock);
+    twin = os_memory_bytes() < JIT_AMPLE_MEMORY ? NULL : (driver_calls *)base_new(b, 1, sizeof *twin);
+    if (twin && !driver_open_twin(j->options.driver, twin)) base_delete(b, twin, 1, sizeof *twin), twin = NULL;
+    if (twin && !jit_prime(twin)) driver_close_nvrtc(twin), base_delete(b, twin, 1, sizeof *twin), twin = NULL;
+    if (twin) {
+        atexit(jit_at_exit);
+        base_log(b, CAIRN_LOG_INFO, "opened NVRTC's second copy in %lld ms",
+                 (long long)(os_now_us() - start) / 1000);
+    }
+    os_mutex_lock(&j->lock);
+    j->twin = twin;
+    os_cond_broadcast(&j->changed);
+}
+
+/* Waits for a front end. False: compiling was cancelled. */
+static bool jit_enter_front(jit *j, base *b, jit_program *p, jit_front *front) {
+    int count;
+    front->of = j, front->calls = NULL;
+    os_mutex_lock(&j->lock);
+    p->waits = true;
+    while (!os_atomic_load(&j->cancel)) {
+        const bool first = jit_next_front(j, &count) == p;
+        if (first && (front->calls = jit_free_front(j)) != NULL) break;
+        if (j->twin_tried || count < JIT_TWIN_WAITERS) os_cond_wait(&j->changed, &j->lock);
+        else {
+            p->waits = false; /* others go on */
+            jit_open_twin(j, b);
+            p->waits = true;
+        }
+    }
+    p->waits = false;
+    front->inside = front->calls != NULL;
+    if (front->inside) j->fronts[front->calls == j->twin] = true;
+    os_cond_broadcast(&j->changed);
+    os_mutex_unlock(&j->lock);
+    return front->inside;
+}
+
+static void jit_leave_front(jit_front *front) {
+    jit *j = front->of;
+    if (!front->inside) return;
+    os_mutex_lock(&j->lock);
+    front->inside = false;
+    j->fronts[front->calls == j->twin] = false;
+    os_cond_broadcast(&j->changed);
+    os_mutex_unlock(&j->lock);
+}
+
+/* NVRTC asks between its stages whether to go on, first when its front end is through. */
+static int jit_on_flow(void *payload, void *reserved) {
+    jit_front *front = (jit_front *)payload;
+    (void)reserved;
+    jit_leave_front(front);
+    return os_atomic_load(&front->of->cancel) != 0;
+}
+
 /* ---- architecture ---------------------------------------------------------------------------- */
 
 /* The option, and whether code for the exact chip can be had or only PTX for an older one. */
@@ -162,8 +245,7 @@ static const char *jit_error_line(const char *log) {
     return NULL;
 }
 
-static bool jit_get_log(const jit *j, base *b, nvrtcProgram program, base_text *log) {
-    const driver_calls *d = j->options.driver;
+static bool jit_get_log(base *b, const driver_calls *d, nvrtcProgram program, base_text *log) {
     size_t bytes = 0;
     if (d->nvrtcGetProgramLogSize(program, &bytes) || bytes == 0 ||
         !base_text_reserve(b, log, bytes)) return false;
@@ -200,9 +282,8 @@ static cairn_status jit_template_error(base *b, jit_program *p, const char *line
                      jit_constants_text(p, constants, sizeof constants));
 }
 
-static cairn_status jit_compile_failed(jit *j, base *b, jit_program *p, nvrtcProgram program,
-                                       nvrtcResult result) {
-    const driver_calls *d = j->options.driver;
+static cairn_status jit_compile_failed(jit *j, base *b, jit_program *p, const driver_calls *d,
+                                       nvrtcProgram program, nvrtcResult result) {
     base_text log = {0};
     const char *line;
     cairn_status status;
@@ -210,7 +291,7 @@ static cairn_status jit_compile_failed(jit *j, base *b, jit_program *p, nvrtcPro
     /* NVRTC calls it by several names, depending on the stage that it was in. */
     if (result == NVRTC_ERROR_CANCELLED || os_atomic_load(&j->cancel))
         return base_fail(b, CAIRN_CANCELLED, "%s: compiling was cancelled", p->name);
-    told = jit_get_log(j, b, program, &log);
+    told = jit_get_log(b, d, program, &log);
     if (told) base_log(b, CAIRN_LOG_ERROR, "%s: %s", p->name, log.data);
     line = told ? jit_error_line(log.data) : NULL;
     if (result == NVRTC_ERROR_COMPILATION && line)
@@ -237,22 +318,25 @@ static bool jit_flag_is_supported(const jit *j, const char *flag) {
  * without them, so that keys do not know of it. */
 static bool jit_can_be_minimal(const jit *j) { return j->options.driver->nvrtc_version >= 12040; }
 
-static nvrtcResult jit_run_compiler(jit *j, nvrtcProgram program, const char *arch_option) {
-    const driver_calls *d = j->options.driver;
+static nvrtcResult jit_run_compiler(jit *j, jit_front *front, nvrtcProgram program,
+                                    const char *arch_option) {
+    const driver_calls *d = front->calls;
     const char *wished[JIT_MAX_FLAGS], *flags[JIT_MAX_FLAGS + 2];
     int i, count = jit_flags(j, wished), n = 0;
+    nvrtcResult result;
     for (i = 0; i < count; i++)
         if (jit_flag_is_supported(j, wished[i])) flags[n++] = wished[i];
     if (jit_can_be_minimal(j)) flags[n++] = "--minimal";
     flags[n++] = arch_option;
-    d->nvrtcSetFlowCallback(program, jit_on_flow, j);
-    return d->nvrtcCompileProgram(program, n, flags);
+    if (d->nvrtcSetFlowCallback(program, jit_on_flow, front)) jit_leave_front(front); /* it never asks */
+    result = d->nvrtcCompileProgram(program, n, flags);
+    jit_leave_front(front);
+    return result;
 }
 
 /* The cubin, or the PTX, of a compiled program. */
-static cairn_status jit_take_code(jit *j, base *b, nvrtcProgram program, bool ptx,
+static cairn_status jit_take_code(base *b, const driver_calls *d, nvrtcProgram program, bool ptx,
                                   base_text *code) {
-    const driver_calls *d = j->options.driver;
     size_t bytes = 0;
     nvrtcResult result = ptx ? d->nvrtcGetPTXSize(program, &bytes)
                              : d->nvrtcGetCUBINSize(program, &bytes);
@@ -268,18 +352,25 @@ static cairn_status jit_take_code(jit *j, base *b, nvrtcProgram program, bool pt
 /* One attempt. The program's name is fixed, since it can show in the code. */
 static cairn_status jit_compile_once(jit *j, base *b, jit_program *p, const char *source,
                                      const char *arch_option, bool ptx, base_text *code) {
-    const driver_calls *d = j->options.driver;
+    const driver_calls *d;
     char name[64];
+    jit_front front;
     nvrtcProgram program = NULL;
     nvrtcResult result;
     cairn_status status;
+    const int64_t start = os_now_us();
+    if (!jit_enter_front(j, b, p, &front))
+        return base_fail(b, CAIRN_CANCELLED, "%s: compiling was cancelled", p->name);
+    d = front.calls;
+    p->compile_us -= os_now_us() - start;
     snprintf(name, sizeof name, "kernels_src/%s", p->name);
     result = d->nvrtcCreateProgram(&program, source, name, j->header_count,
                                    (const char *const *)j->header_texts, j->header_names);
+    if (result) jit_leave_front(&front);
     if (result) return driver_nvrtc_fail(b, d, result, "nvrtcCreateProgram");
-    result = jit_run_compiler(j, program, arch_option);
-    if (result) status = jit_compile_failed(j, b, p, program, result);
-    else status = jit_take_code(j, b, program, ptx, code);
+    result = jit_run_compiler(j, &front, program, arch_option);
+    if (result) status = jit_compile_failed(j, b, p, d, program, result);
+    else status = jit_take_code(b, d, program, ptx, code);
     d->nvrtcDestroyProgram(&program);
     return status;
 }
@@ -293,6 +384,7 @@ static cairn_status jit_compile(jit *j, base *b, jit_program *p, const base_text
     if (!status) status = jit_choose_arch(j, b, option, sizeof option, ptx);
     if (status) return status;
     start = os_now_us();
+    p->compile_us = 0;
     fesetenv(FE_DFL_ENV);
     status = jit_compile_once(j, b, p, source->data, option, *ptx, code);
     if (status && status != CAIRN_CANCELLED && !p->lasting) {
@@ -300,6 +392,6 @@ static cairn_status jit_compile(jit *j, base *b, jit_program *p, const base_text
         status = jit_compile_once(j, b, p, source->data, option, *ptx, code);
         os_mutex_unlock(&j->nvrtc_lock);
     }
-    p->compile_us = os_now_us() - start;
+    p->compile_us += os_now_us() - start;
     return status;
 }

@@ -36,6 +36,9 @@ struct jit {
     char current[48];      /* the program taken last */
     os_atomic cancel;
     os_atomic nvrtc_again; /* something was requested since NVRTC was searched for */
+    driver_calls *twin;    /* a second copy of NVRTC; NULL: none */
+    bool twin_tried;
+    bool fronts[2];        /* whether a front end runs: NVRTC's, its twin's */
 
     os_mutex nvrtc_lock;   /* guards opening, and all below */
     cairn_status nvrtc_status;

@@ -52,6 +52,7 @@ typedef struct jit_program {
     bool wanted;      /* by the last batch, which waits for it */
     bool lasting;     /* failed by its own fault: not tried again */
     bool again;       /* requested once more while it ran */
+    bool waits;       /* for NVRTC's front end */
     cairn_status status;
     char error[BASE_ERROR_BYTES];
     CUmodule module;

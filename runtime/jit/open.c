@@ -56,6 +56,8 @@ static void jit_close(jit *j) {
     jit_stop(j);
     jit_free_programs(j);
     jit_free_headers(j, j->owner);
+    if (j->twin) driver_close_nvrtc(j->twin);
+    base_delete(j->owner, j->twin, 1, sizeof *j->twin);
     os_mutex_destroy(&j->load_lock);
     os_mutex_destroy(&j->nvrtc_lock);
     os_cond_destroy(&j->changed);

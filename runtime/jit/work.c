@@ -1,8 +1,6 @@
 /* jit_work: the threads that build programs. A batch is what has been asked for and not finished;
  * workers take programs off it until it is empty and then end. They are joined by whoever waits. */
 
-#define JIT_AMPLE_MEMORY ((int64_t)768 << 20) /* below it, one compile at a time */
-
 static os_mutex jit_exit_lock = OS_MUTEX_INITIAL; /* of the two below */
 static jit *jit_alive;
 static os_atomic jit_exiting, jit_exit_registered;

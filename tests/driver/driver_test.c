@@ -238,6 +238,58 @@ static void test_batches(void) {
     tap_ok(fake.live == 0, "closed in the middle of a batch, nothing is left (%d)", fake.live);
 }
 
+/* Front ends come one by one, as was asked for, but for who was there first; with a second copy of NVRTC two
+ * at once. They do not wait for what is behind another's front end. */
+static void test_fronts(void) {
+    int sorted, kept;
+    for (int twin = 0; twin < 2; twin++) {
+        fake_install();
+        fake.twin = twin != 0;
+        bench_open(CACHE_OFF);
+        bench.j->options.threads = 12;
+        fake.front_us = 60000, fake.compile_us = 20000000;
+        sorted = 0;
+        jit_begin(bench.j, many(0), MANY);
+        for (int i = 0; i < 5000 && fake.compiles < MANY / 2; i++) os_sleep_us(1000);
+        tap_ok(fake.compiles == MANY / 2, "all are read while none is through");
+        os_atomic_store(&fake.let_go, 1);
+        tap_ok(!jit_wait(bench.j) && fake.most_fronts == 1 + twin, "%d front ends at once", fake.most_fronts);
+        for (int i = 2; i < MANY / 2; i++) sorted += fake.read[i] > fake.read[i - 1];
+        kept = fake.opened;
+        tap_ok(twin ? sorted >= MANY / 2 - 5 : sorted == MANY / 2 - 2, "%d of %d in their order", sorted, MANY / 2 - 2);
+        bench_close();
+        tap_ok(fake.opened == 0 && kept == 3 + 2 * twin && fake.live == 0, "every library was closed again");
+    }
+    fake_install();
+    fake.twin = fake.no_optional = true;
+    bench_open(CACHE_OFF);
+    bench.j->options.threads = 12;
+    fake.front_us = 60000;
+    tap_ok(!build_all(bench.j, many(0), MANY) && fake.most_fronts > 2, "an NVRTC that does not ask: as it likes");
+    bench_close();
+}
+
+/* Each call fails once while a second copy is opened and used. */
+static void test_front_faults(void) {
+    int left = 0, wrong = 0, failures = 0;
+    for (int n = 20; n < 100; n++) {
+        cairn_status status;
+        fake_install();
+        fake.twin = true, fake.front_us = 1000;
+        fake.fail_at = n, fake.fail_with = NVRTC_ERROR_INTERNAL_ERROR;
+        status = bench_open(CACHE_OFF);
+        if (!status) {
+            bench.j->options.threads = 12;
+            status = build_all(bench.j, many(0), MANY);
+            wrong += fake.compiles < MANY / 2 && !status;
+        }
+        failures += status != CAIRN_OK;
+        if (bench.d.cuda) bench_close();
+        left += fake.live != 0 || fake.opened != 0;
+    }
+    tap_ok(!left && !wrong, "with 80 calls that fail in turn, %d of them told, nothing is left", failures);
+}
+
 /* A request for later is compiled, but no one waits for it. */
 static void test_later(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8};
@@ -431,6 +483,8 @@ int main(void) {
     test_mistake();
     test_new_device();
     test_batches();
+    test_fronts();
+    test_front_faults();
     test_later();
     test_later_rests();
     test_given_up();

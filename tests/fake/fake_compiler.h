@@ -248,16 +248,25 @@ static int fake_line_of(const char *source, const char *word) {
     for (; start && start < at; start++) line += *start == '\n';
     return line;
 }
+/* The front end: what is read, and how many are at once. */
+static void fake_read(nvrtcProgram p) {
+    const char *n = strstr(p->source, "#define CAIRN_N ");
+    os_mutex_lock(&fake.lock);
+    fake.read[fake.compiles++ % (int)BASE_COUNT(fake.read)] = n ? atoi(n + 16) : 0;
+    if (++fake.fronts > fake.most_fronts) fake.most_fronts = fake.fronts;
+    os_mutex_unlock(&fake.lock);
+    if (fake.front_us) os_sleep_us(fake.front_us);
+    os_mutex_lock(&fake.lock);
+    fake.fronts--;
+    os_mutex_unlock(&fake.lock);
+}
+
 static nvrtcResult fake_nvrtcCompileProgram(nvrtcProgram p, int n, const char *const *options) {
     int64_t until = os_now_us() + fake.compile_us;
     const char *mistake = strstr(p->source, "MISTAKE");
     bool priming = !strcmp(p->name, "prime.cu");
     FAKE_ENTER;
-    if (!priming) {
-        os_mutex_lock(&fake.lock);
-        fake.compiles++;
-        os_mutex_unlock(&fake.lock);
-    }
+    if (!priming) fake_read(p);
     while (!priming && os_now_us() < until && !os_atomic_load(&fake.let_go)) {
         if (p->flow && p->flow(p->payload, NULL)) return NVRTC_ERROR_CANCELLED;
         os_sleep_us(500);
@@ -322,7 +331,7 @@ typedef struct fake_symbol { const char *name; os_function function; } fake_symb
 #define FAKE_ROW(field, symbol) {#symbol, (os_function)fake_##field},
 static const fake_symbol fake_symbols[] = {DRV_FUNCTIONS(FAKE_ROW) {NULL, NULL}};
 
-static char fake_libraries[3]; /* their addresses are the handles */
+static char fake_libraries[4]; /* their addresses are the handles */
 
 static void *fake_library_open(const char *path, bool loaded_only, char *why, size_t why_bytes) {
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
@@ -334,6 +343,8 @@ static void *fake_library_open(const char *path, bool loaded_only, char *why, si
         library = &fake_libraries[0];
     if (!loaded_only && !strcmp(name, nvrtc) && !fake.no_nvrtc) library = &fake_libraries[1];
     if (!strcmp(name, builtins) && !fake.no_builtins) library = &fake_libraries[2];
+    if (strstr(name, ".alt.") && fake.twin)
+        library = &fake_libraries[strstr(name, "builtins") ? 2 : 3];
     if (library) fake.opened++;
     if (why_bytes) snprintf(why, why_bytes, library ? "" : "%s: not in this fake world", path);
     return library;
@@ -341,7 +352,7 @@ static void *fake_library_open(const char *path, bool loaded_only, char *why, si
 static os_function fake_library_symbol(void *library, const char *name) {
     const fake_symbol *s = fake_symbols;
     bool nvrtc = !strncmp(name, "nvrtc", 5);
-    if (library != &fake_libraries[nvrtc ? 1 : 0]) return NULL;
+    if (library != &fake_libraries[nvrtc ? 1 : 0] && !(nvrtc && library == &fake_libraries[3])) return NULL;
     if (fake.missing_symbol && !strcmp(name, fake.missing_symbol)) return NULL;
     if (fake.no_optional && (!strcmp(name, "cuFuncLoad") || !strcmp(name, "nvrtcSetFlowCallback") ||
                              !strcmp(name, "cuGetProcAddress_v2"))) return NULL;

@@ -38,6 +38,8 @@ typedef struct fake_state {
     bool no_cuda, no_nvrtc, no_builtins, no_optional;
     const char *missing_symbol;  /* looked up in vain */
     int64_t compile_us;          /* how long a compile takes */
+    int64_t front_us;            /* its front end, before it first asks whether to go on */
+    bool twin;                   /* a second copy of NVRTC is there */
     os_atomic let_go;            /* not 0: compiles end at once */
     int compile_result;          /* nvrtcResult of every compile after the priming one */
     const char *compile_log;
@@ -50,6 +52,7 @@ typedef struct fake_state {
     /* counted */
     os_mutex lock;
     int calls, compiles, loads, bad_images, launches, opened;
+    int fronts, most_fronts, read[32]; /* front ends at once; CAIRN_N of programs as they were read */
     size_t device_live, device_peak; /* bytes by cuMemAlloc, with memory_bytes */
     int live; /* contexts, streams, events, modules, graphs, programs, links, memory */
     bool failed;

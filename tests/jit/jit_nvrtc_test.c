@@ -32,7 +32,7 @@ static void open_jit_at(const char *directory, bool keep) {
     o.kernels = &store;
     o.files = files;
     o.keep_images = keep;
-    o.threads = 2;
+    o.threads = 8; /* so many wait that a second copy of NVRTC is opened */
     jit_open(&b, &o, &j);
 }
 
