@@ -159,7 +159,7 @@ CAIRN_INLINE float many_both(float o, float later, many_share by) {
 }
 /* Two values as they are handed on. A span of which a query sees nothing may have turned -0 to 0: here both
  * become 0. */
-CAIRN_INLINE uint32_t many_shared(float a, float b, float share) {
+CAIRN_INLINE uint32_t many_divided(float a, float b, float share) {
     return pack_f16x2(fma_f32(a, share, 0.0f), fma_f32(b, share, 0.0f));
 }
 

@@ -78,7 +78,7 @@ CAIRN_KERNEL(prompt_attend, MANY_THREADS, 1, step_params) {
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 8; n++)
             *(uint32_t *)(to + operand_at(n * 8 + lane_id() % 4 * 2) * 2) =
-                many_shared(r.o[4 * n + 2 * half], r.o[4 * n + 2 * half + 1], share);
+                many_divided(r.o[4 * n + 2 * half], r.o[4 * n + 2 * half + 1], share);
     }
 }
 #else

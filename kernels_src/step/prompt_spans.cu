@@ -68,7 +68,7 @@ CAIRN_KERNEL(prompt_merge, 128, 4, step_params) {
     start_input();
     if (row >= p.span_rows) return;
     const int position = row_position(p, from), begin = row_begin(p, position) / LAYOUT_SPAN;
-#pragma unroll 4
+#pragma unroll 8
     for (int span = begin; span <= position / LAYOUT_SPAN; span++) {
         const float *record = span_record(p, row, head, span);
         const f32x2 more = *(const f32x2 *)(record + HEAD_DIM);
@@ -84,7 +84,7 @@ CAIRN_KERNEL(prompt_merge, 128, 4, step_params) {
     uint8_t *to = many_output(p, from, head);
 #pragma unroll
     for (int i = 0; i < PAIRS; i++)
-        *(uint32_t *)(to + operand_at(i * 64 + lane) * 2) = many_shared(sum[i].x, sum[i].y, share);
+        *(uint32_t *)(to + operand_at(i * 64 + lane) * 2) = many_divided(sum[i].x, sum[i].y, share);
 }
 #else
 CAIRN_KERNEL(prompt_span, 128, 1, step_params) { (void)p; }

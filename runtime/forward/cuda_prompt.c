@@ -72,15 +72,17 @@ static int64_t cuda_span_room(const forward_cuda_state *f, const prompt_tiles *t
 }
 
 /* Whether they take a layer less time by spans than by blocks that walk all keys: in tiles of keys, which a turn
- * of the multiprocessors takes one behind the other; what merges takes as long as MERGES of them. */
+ * of the multiprocessors takes one behind the other; to merge takes as long as MERGES of them. */
 static bool cuda_pays_spans(const forward_cuda_state *f, const prompt_tiles *t, int l) {
-    enum { EACH = LAYOUT_SPAN / LAYOUT_MANY_KEYS, MERGES = 3 * EACH / 8 };
-    const int sms = f->dev->sm_count, blocks = t->count * f->shape->kv_heads, window = f->plan->layers[l].window;
+    enum { EACH = LAYOUT_SPAN / LAYOUT_MANY_KEYS, MERGES = EACH < 4 ? 0 : 5 };
+    const int sms = f->dev->sm_count, heads = f->shape->kv_heads, window = f->plan->layers[l].window;
+    const int64_t held = cuda_span_room(f, t) / (t->rows < t->each ? t->rows : t->each);
+    const int once = held < t->count ? (int)held : t->count; /* tiles of a launch */
     int tiles = (t->keys + LAYOUT_MANY_KEYS - 1) / LAYOUT_MANY_KEYS, spans = cuda_spans(t);
     if (window && window / LAYOUT_MANY_KEYS + 2 < tiles)
         tiles = window / LAYOUT_MANY_KEYS + 2, spans = tiles / EACH + 2;
-    return cuda_span_room(f, t) >= (t->rows < t->each ? t->rows : t->each) &&
-           (blocks * spans + sms - 1) / sms * EACH + MERGES < (blocks + sms - 1) / sms * tiles;
+    return once && (t->count + once - 1) / once * ((once * heads * spans + sms - 1) / sms * EACH + MERGES) <
+                       (t->count * heads + sms - 1) / sms * tiles;
 }
 
 /* As many tiles at a time as there is room for the records of. */
