@@ -119,13 +119,15 @@ static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *f
     const bool unmarked = selects && form->landmarks, many = cuda_attends_many(f) && !unmarked;
     const int each = cuda_attend_rows(f, many);
     const int tiles = f->joined ? f->prompt.words[STEP_GROUPS] : (rows + each - 1) / each;
-    const prompt_tiles all = cuda_prompt_tiles(f, rows);
     device_dims dims = {{(unsigned)tiles, (unsigned)(many ? s->kv_heads : s->heads), 1},
                         many ? LAYOUT_MANY_THREADS : 128, 0, 0, true};
     step_params p = f->prompt.params;
     const jit_kernel *plain = cuda_kernel_of(f, PROMPT_K_ATTEND, l, &p);
     if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
-    if (many && (f->spans || f->joined) && cuda_pays_spans(f, &all, l)) return cuda_attend_spans(f, &all, l);
+    if (many && (f->spans || f->joined)) {
+        const prompt_tiles all = cuda_prompt_tiles(f, rows);
+        if (cuda_pays_spans(f, &all, l)) return cuda_attend_spans(f, &all, l);
+    }
     dims.shared_bytes = many ? cuda_prompt_attend_bytes(f) : (unsigned)layout_prompt_bytes(s->head_dim);
     return device_launch(f->dev, unmarked ? &f->forms.unmarked : plain, &dims, &p);
 }
