@@ -144,7 +144,8 @@ typedef struct step_params {
     const uint32_t *trees;       /* [row, tree_words] bits of STEP_OWN */
     float *kept;                 /* [STEP_KEEP, hidden] f32, behind the output norm */
     const uint8_t *low_tiles;    /* of the adapter that step/wide.cu serves */
-    int32_t tree_words, pad;
+    int32_t tree_words;
+    int32_t spans, span_tile, span_rows; /* step/prompt_spans.cu */
 } step_params;
 
 /* step/latent.cu; of a row: the first `rows` of positions, sequences, ropes and tokens */

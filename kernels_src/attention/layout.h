@@ -140,6 +140,16 @@ CAIRN_LAYOUT int layout_many_bytes(int dim) {
     return 3072 + (LAYOUT_MANY_ROWS + 4 * LAYOUT_MANY_KEYS) * dim * 2;
 }
 
+/* A model's prompts attend by spans of so many keys, cut at multiples: in each the sums begin anew, and the
+ * spans' sums are merged in order (many_merge), so that blocks may walk one each. Besides, of a block that
+ * walks all: the sums of the spans behind it. In memory the sums of a query over a span are a record. */
+#ifndef CAIRN_SPAN
+#define CAIRN_SPAN 2048
+#endif
+enum { LAYOUT_SPAN = CAIRN_SPAN };
+CAIRN_LAYOUT int layout_spans_bytes(int dim) { return layout_many_bytes(dim) + LAYOUT_MANY_ROWS * dim * 4; }
+CAIRN_LAYOUT int layout_span_record(int dim) { return (dim + 4) * 4; }
+
 /* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
 CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * layout_width(dim); }
 

@@ -32,7 +32,7 @@ struct prompt_source {
     paged_row row;
     int before; /* the positions before the step */
 
-    static constexpr bool MASKED = (CAIRN_ABILITIES & ATTEND_MASK) != 0;
+    static constexpr bool MASKED = (CAIRN_ABILITIES & ATTEND_MASK) != 0, SPANS = false;
     struct shape { int to, last, begin, sinks; };
     CAIRN_MEMBER shape part(int from) {
         const packed_part found = find_part(p, from, tokens);
@@ -41,6 +41,7 @@ struct prompt_source {
         if constexpr (!MASKED) return {found.to, last, found.begin, found.sinks};
         return {found.to, min_of(last, begin + p.chain * MANY_KEYS - 1), begin, 0};
     }
+    CAIRN_METHOD bool alone() { return false; }
     CAIRN_MEMBER int base() const { return before; }
     CAIRN_MEMBER uint32_t seen(int token, int position) const {
         uint32_t bits = 0;
@@ -120,7 +121,7 @@ CAIRN_KERNEL(attend_prompt, MANY_THREADS, 1, attend_params) {
     const packed_out to = {p, first, min_of(p.tokens_each, p.rows - first), group};
     packed_tokens &rows = packed_rows();
     if (t < ROWS) find_token(p, t, to.first + t, t < to.tokens);
-    if (t == ROWS) many_barriers();
+    if (t == ROWS) many_barriers(8);
     for (int i = t; i < ROWS * MANY_PIECES; i += MANY_THREADS) {
         const int m = i / MANY_PIECES, piece = i % MANY_PIECES;
         u32x4 v = {};

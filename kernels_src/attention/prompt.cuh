@@ -13,7 +13,9 @@
  *   keys(page, slot, head of keys or values)
  *   last(t), first(t), exists(m)  of token t, of query m
  *   MASKED       whether tokens see by a mask, too: seen(t, position) then has a bit for each of 32
- *                positions (t -1: whatever), and all see those before base() */
+ *                positions (t -1: whatever), and all see those before base()
+ *   SPANS        whether the sums begin anew every LAYOUT_SPAN keys, as in a model's prompts
+ *   alone()      the queries are those of the first group: the second is not there */
 #ifndef CAIRN_ATTENTION_PROMPT_CUH
 #define CAIRN_ATTENTION_PROMPT_CUH
 
@@ -50,11 +52,11 @@ CAIRN_INLINE unsigned char *many_there(int n) {
 }
 constexpr uint32_t MANY_ALL = 0x03030303u;
 
-/* One thread; before a block_sync. */
-CAIRN_INLINE void many_barriers() {
+/* One thread; before a block_sync. users: warps. */
+CAIRN_INLINE void many_barriers(uint32_t users) {
     for (int i = 0; i < 4; i++) {
         mbarrier_init(many_full(0, 0) + (uint32_t)(i * 8), 4);
-        mbarrier_init(many_free(0, 0) + (uint32_t)(i * 8), 8);
+        mbarrier_init(many_free(0, 0) + (uint32_t)(i * 8), users);
     }
     fence_mbarrier_init();
 }
@@ -143,6 +145,72 @@ struct many_sums {
     float o[HEAD_DIM / 2];
 };
 
+/* What sums over keys, and those over later ones, are taken times to be those over both, (top, total) of
+ * which are left in place of the first. Whoever merges does it by these two. */
+struct many_share { float before, behind; };
+CAIRN_INLINE many_share many_merge(float &top, float &total, float later_top, float later_total) {
+    const float most = fmaxf(top, later_top), base = most == minus_infinity() ? 0.0f : most;
+    const many_share by = {exp2_fast(top - base), exp2_fast(later_top - base)};
+    top = most, total = fma_f32(later_total, by.behind, total * by.before);
+    return by;
+}
+CAIRN_INLINE float many_both(float o, float later, many_share by) {
+    return fma_f32(later, by.behind, o * by.before);
+}
+/* Two values as they are handed on. A span of which a query sees nothing may have turned -0 to 0: here both
+ * become 0. */
+CAIRN_INLINE uint32_t many_divided(float a, float b, float share) {
+    return pack_f16x2(fma_f32(a, share, 0.0f), fma_f32(b, share, 0.0f));
+}
+
+/* The sums of the spans that a block is through with, of all its users, where these have put them. */
+struct many_spans {
+    float top[2], total[2];
+    bool any;
+
+    CAIRN_METHOD f32x4 &at(int i) {
+        return *(f32x4 *)(many_memory() + MANY_QUERIES + 4 * MANY_TILE + (i / 4 * 256 + thread_id()) * 16);
+    }
+    /* Those of one more: r.o, which becomes zeros, and these, of the lane's values alone. */
+    CAIRN_MEMBER void put(many_sums &r, const float *more_top, const float *more_total) {
+        many_share by[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float sum = quad_sum(more_total[h]);
+            if (any) by[h] = many_merge(top[h], total[h], more_top[h], sum);
+            else top[h] = more_top[h], total[h] = sum;
+        }
+        if (any) {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; i += 4) at(i) = both(at(i), r.o + i, by);
+        } else {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; i += 4) at(i) = f32x4{r.o[i], r.o[i + 1], r.o[i + 2], r.o[i + 3]};
+        }
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++) r.o[i] = 0.0f;
+        any = true;
+    }
+    /* r, whose totals are whole, becomes the sums of all with it. */
+    CAIRN_MEMBER void take(many_sums &r) {
+        many_share by[2];
+        if (!any) return;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            by[h] = many_merge(top[h], total[h], r.top[h], r.total[h]);
+            r.top[h] = top[h], r.total[h] = total[h];
+        }
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i += 4) {
+            const f32x4 v = both(at(i), r.o + i, by);
+            r.o[i] = v.x, r.o[i + 1] = v.y, r.o[i + 2] = v.z, r.o[i + 3] = v.w;
+        }
+    }
+    CAIRN_METHOD f32x4 both(f32x4 v, const float *later, const many_share *by) {
+        return f32x4{many_both(v.x, later[0], by[0]), many_both(v.y, later[1], by[0]),
+                     many_both(v.z, later[2], by[1]), many_both(v.w, later[3], by[1])};
+    }
+};
 
 template <bool BF16> struct many_products {
     /* Steps of 16 along slabs of so many rows. */
@@ -224,6 +292,7 @@ CAIRN_INLINE void many_release(int side, int n) {
 template <bool BF16> struct many_user {
     typedef many_products<BF16> products;
     many_sums r;
+    many_spans spans;
     float s[MANY_KEYS / 2], old[2];
     uint32_t weights[MANY_KEYS / 4];
     float factor;
@@ -235,12 +304,15 @@ template <bool BF16> struct many_user {
         return wgmma_swizzled(shared_addr(many_tile(side, n)), MANY_KEYS * 128);
     }
     CAIRN_MEMBER void clear(float scale) {
-        n = 0, factor = scale;
+        n = 0, factor = scale, spans.any = false;
         q = wgmma_swizzled(shared_addr(many_memory() + mine() * 64 * 128), MANY_KEYS * 128);
-        r.top[0] = r.top[1] = minus_infinity();
-        r.total[0] = r.total[1] = 0.0f;
+        begin_sums();
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 2; i++) r.o[i] = 0.0f;
+    }
+    CAIRN_MEMBER void begin_sums() {
+        r.top[0] = r.top[1] = minus_infinity();
+        r.total[0] = r.total[1] = 0.0f;
     }
     CAIRN_METHOD uint32_t await(int side, int n) {
         mbarrier_wait(many_full(side, n), (uint32_t)(n / 2 & 1));
@@ -271,17 +343,22 @@ template <bool BF16> struct many_user {
         fold(source, view, tile, n, there);
         pack();
     }
-    /* Scores of tile n + 1, then the values of tile n; the groups issue theirs in turn. */
+    /* Scores of tile n + 1, then the values of tile n; the groups issue theirs in turn. Where tile n ends
+     * a span its sums are put by. */
     template <class Source> CAIRN_MEMBER void next(const Source &source, const many_view &view, int tile) {
+        const bool ends = Source::SPANS && tile % (LAYOUT_SPAN / MANY_KEYS) == 0;
         const uint32_t there = await(MANY_KEYS_SIDE, n + 1);
-        named_sync(MANY_TURNS + mine(), 256);
+        if (!source.alone()) named_sync(MANY_TURNS + mine(), 256);
         products::scores(s, q, matrix(MANY_KEYS_SIDE, n + 1));
         await(MANY_VALUES_SIDE, n);
         products::values(r.o, weights, matrix(MANY_VALUES_SIDE, n));
-        named_arrive(MANY_TURNS + 1 - mine(), 256);
+        if (!source.alone()) named_arrive(MANY_TURNS + 1 - mine(), 256);
         wgmma_wait<1>();
+        const float top[2] = {r.top[0], r.top[1]}, total[2] = {r.total[0], r.total[1]};
+        if (ends) begin_sums();
         fold(source, view, tile, n + 1, there);
         end_values();
+        if (ends) spans.put(r, top, total);
         pack();
         n++;
     }
@@ -318,7 +395,7 @@ template <bool BF16, class Source>
 CAIRN_INLINE many_sums many_use(Source &source, int group, float factor) {
     many_user<BF16> user;
     user.clear(factor);
-    if (user.mine() == 1) named_arrive(MANY_TURNS, 256); /* the other begins */
+    if (user.mine() == 1 && !source.alone()) named_arrive(MANY_TURNS, 256); /* the other begins */
     for (int from = 0; from < source.tokens;) {
         const auto part = source.part(from);
         const many_view view = many_look(source, part, from, group);
@@ -331,9 +408,10 @@ CAIRN_INLINE many_sums many_use(Source &source, int group, float factor) {
         while ((tile = many_next(tile + 1, part.begin, part.sinks)) < end) user.next(source, view, tile);
         user.last();
     }
-    if (user.mine() == 0) named_sync(MANY_TURNS, 256); /* as often as the other arrives */
+    if (user.mine() == 0 && !source.alone()) named_sync(MANY_TURNS, 256); /* as often as the other arrives */
 #pragma unroll
     for (int half = 0; half < 2; half++) user.r.total[half] = quad_sum(user.r.total[half]);
+    if constexpr (Source::SPANS) user.spans.take(user.r);
     return user.r;
 }
 

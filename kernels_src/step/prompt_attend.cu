@@ -7,7 +7,7 @@
  * Grid (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
  * threads, but for the form without landmarks; of joined prompts the input's groups in place of the
  * tiles, each of up to as many rows of one sequence.
- * Shared memory layout_prompt_bytes, by wgmma layout_many_bytes. A cache of another kind
+ * Shared memory layout_prompt_bytes, by wgmma layout_spans_bytes. A cache of another kind
  * than f16 becomes f16 on its way there, and goes without wgmma. Sync: one block_sync a tile of keys,
  * by wgmma barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
@@ -55,89 +55,36 @@
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/prompt.cuh"
 #include "step/attend.cuh"
+#include "step/prompt_many.cuh"
 
-/* The first row of a tile of up to `most`. Joined, tiles are the groups of the input; else what is known
- * of all rows is the position and the sequence of the first. */
-CAIRN_INLINE int tile_first(const step_params &p, int tile, int most) {
-    return JOINED ? input_array(p, STEP_GROUP_FIRST)[tile] : tile * most;
-}
-CAIRN_INLINE const int32_t *tile_table(const step_params &p, int first) {
-    return p.page_table +
-           (int64_t)input_array(p, STEP_SEQUENCE)[JOINED ? first : 0] * p.table_stride;
-}
-
-constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
-
-static_assert(STEP_EXTRA_LANDMARKS == 2048, "prompt_attend: the form below");
-#if CAIRN_WGMMA && (CAIRN_HEAD_DIM == 64 || CAIRN_HEAD_DIM == 128) && !(CAIRN_EXTRAS & 2048) && \
-    !(CAIRN_ABILITIES & 3) && CAIRN_HEADS <= 128 * CAIRN_KV_HEADS
-#include "attention/prompt.cuh"
-
-constexpr int MANY_TOKENS = MANY_ROWS / GROUP;
-
-/* A tile of tokens of the chunk. */
-struct step_source {
-    const step_params &p;
-    const int32_t *table;
-    int start, tokens; /* position of the first */
-
-    static constexpr bool MASKED = false;
-    struct shape { int to, last, begin, sinks; };
-    CAIRN_MEMBER shape part(int) const { return {tokens, start + tokens - 1, first(0), 0}; }
-    CAIRN_MEMBER int page(int c) const { return table[c]; }
-    CAIRN_MEMBER const uint16_t *keys(int page, int slot, int side) const {
-        return p.kv[p.layer] +
-               layout_slot(page, side, block_id_y(), slot, KV_HEADS, PAGE, HEAD_DIM);
-    }
-    CAIRN_MEMBER int last(int token) const { return start + token; }
-    CAIRN_MEMBER int first(int token) const {
-        return has_window(p) ? max_of(start + token - p.own_window + 1, 0) : 0;
-    }
-    CAIRN_MEMBER bool exists(int m) const { return m < tokens * GROUP; }
-};
-
+#if PROMPT_MANY
 CAIRN_KERNEL(prompt_attend, MANY_THREADS, 1, step_params) {
-    const int tile = grid_blocks() - 1 - block_id(), t = thread_id();
-    const int first = tile_first(p, tile, MANY_TOKENS);
-    const int head = block_id_y() * GROUP;
-    step_source source = {
-        p, tile_table(p, first),
-        JOINED ? input_array(p, STEP_POSITION)[first] : input_array(p, STEP_POSITION)[0] + first,
-        JOINED ? input_array(p, STEP_GROUP_ROWS)[tile]
-               : min_of(MANY_TOKENS, p.input[STEP_ROWS] - first)};
-    if (t == 0) many_barriers();
-    start_input();
-    for (int i = t; i < MANY_ROWS * MANY_PIECES; i += MANY_THREADS) {
-        const int m = i / MANY_PIECES, piece = i % MANY_PIECES;
-        u32x4 v = {};
-        if (source.exists(m))
-            v = *(const u32x4 *)(buffer(p, QKV_AT) + ((int64_t)(first + m / GROUP) * QKV +
-                                                      (head + m % GROUP) * HEAD_DIM + piece * 8) * 2);
-        *(u32x4 *)(many_memory() + many_at(MANY_ROWS, m, piece)) = v;
-    }
-    fence_async();
-    block_sync();
+    const int tile = grid_blocks() - 1 - block_id();
+    step_source source = many_source(p, tile);
+    many_begin(source);
     if (warp_id() >= 8) {
         registers_give<72>();
         many_bring(source);
-    } else {
-        registers_take<216>();
-        const many_sums r = many_use<false>(source, GROUP, score_scale(p));
+        return;
+    }
+    if (warp_id() >= 4 && source.alone()) return;
+    registers_take<216>();
+    const many_sums r = many_use<false>(source, GROUP, score_scale(p));
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int m = warp_id() * 16 + half * 8 + lane_id() / 4;
-            if (!source.exists(m)) continue;
-            const float share = 1.0f / r.total[half];
-            uint8_t *to = buffer(p, ATTENDED_AT) + ((int64_t)(first + m / GROUP) * ATTENDED +
-                                                    (head + m % GROUP) * HEAD_DIM) * 2;
+    for (int half = 0; half < 2; half++) {
+        const int m = warp_id() * 16 + half * 8 + lane_id() / 4;
+        if (!source.exists(m)) continue;
+        const float share = 1.0f / r.total[half];
+        uint8_t *to = many_output(p, source.row + m / GROUP, block_id_y() * GROUP + m % GROUP);
 #pragma unroll
-            for (int n = 0; n < HEAD_DIM / 8; n++)
-                *(uint32_t *)(to + operand_at(n * 8 + lane_id() % 4 * 2) * 2) = pack_f16x2(
-                    r.o[4 * n + 2 * half] * share, r.o[4 * n + 2 * half + 1] * share);
-        }
+        for (int n = 0; n < HEAD_DIM / 8; n++)
+            *(uint32_t *)(to + operand_at(n * 8 + lane_id() % 4 * 2) * 2) =
+                many_divided(r.o[4 * n + 2 * half], r.o[4 * n + 2 * half + 1], share);
     }
 }
 #else
+constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
+
 /* Of large heads fewer keys at a time, and the queries wait in shared memory: registers are scarce. */
 constexpr bool WIDE = HEAD_DIM > 128;
 constexpr int TILE_KEYS = WIDE ? 32 : 64;

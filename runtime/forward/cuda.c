@@ -33,7 +33,7 @@ enum {
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
-    STEP_CONSTANTS = 38,
+    STEP_CONSTANTS = 39,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -54,6 +54,7 @@ typedef enum step_kernel {
     PROMPT_K_QKV, PROMPT_K_CONV_IN, PROMPT_K_EXPERT_UP, PROMPT_K_GATE_UP,
     PROMPT_K_ATTEND, PROMPT_K_HEAD, PROMPT_K_HEADS, PROMPT_K_ADD,
     PROMPT_K_CONV, PROMPT_K_ROUTE, PROMPT_K_PLACES, PROMPT_K_GATHER, PROMPT_K_COMBINE,
+    PROMPT_K_SPAN, PROMPT_K_MERGE,
     STEP_KERNELS
 } step_kernel;
 
@@ -190,8 +191,8 @@ typedef struct forward_cuda_state {
     jit_kernel large_kernels[STEP_FORMATS][STEP_KERNELS]; /* a prompt's products by large_block */
     bool large_built[STEP_FORMATS];
     jit_kernel few_kernels[STEP_FORMATS][STEP_KERNELS]; /* by few_blocks; until they are there others serve */
-    step_flow_state few_state;
-    bool few;       /* the prompt that is under way has few rows, and they are there */
+    step_flow_state later_state; /* of these, and of prompt_span and prompt_merge */
+    bool few, spans; /* the prompt that is under way may run by the first (it has few rows), the others */
     step_form form; /* of the product of a prompt that is launched */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
@@ -210,7 +211,7 @@ typedef struct forward_cuda_state {
         bool watched; /* somebody asks what steps choose */
     } forms;
     /* For parts of several sequences' prompts, see cuda_joined.c. */
-    jit_kernel joined_qkv[STEP_FORMATS], joined_attend, joined_last;
+    jit_kernel joined_qkv[STEP_FORMATS], joined_attend, joined_last, joined_span, joined_merge;
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
     bool joined;                /* the part that is served is such a one */

@@ -3,7 +3,7 @@
  * kernels it had. They are compiled in the background from the first time on that prompts wait beside each
  * other; until they are there prompts run one after the other, to the same bits. */
 
-enum { JOINED_ATTEND = STEP_FORMATS, JOINED_LAST, JOINED_PROGRAMS }; /* before them q, k and v, by set */
+enum { JOINED_ATTEND = STEP_FORMATS, JOINED_LAST, JOINED_SPANS, JOINED_PROGRAMS }; /* before them q, k and v, by set */
 
 /* false: there is no such program */
 static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_constant *constants,
@@ -13,13 +13,14 @@ static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_cons
     memset(out, 0, sizeof *out);
     out->source = which == JOINED_ATTEND ? "step/prompt_attend.cu"
                   : which == JOINED_LAST ? "step/prompt_residual.cu"
+                  : which == JOINED_SPANS ? "step/prompt_spans.cu"
                                          : "step/prompt.cu";
     out->constants = constants;
     out->constant_count = cuda_constants(f, set, f->max_rows, 0, 0, constants);
     out->later = true;
     cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_JOINED;
     cuda_constant(constants, "PRODUCTS")->value = (int64_t)1 << product;
-    return cuda_products_of(f, set) >> product & 1;
+    return which == JOINED_SPANS ? cuda_attends_many(f) : cuda_products_of(f, set) >> product & 1;
 }
 
 static cairn_status cuda_ask_joined(forward_cuda_state *f) {
@@ -36,20 +37,21 @@ static cairn_status cuda_ask_joined(forward_cuda_state *f) {
 
 /* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
 static cairn_status cuda_take_joined(forward_cuda_state *f, bool waits) {
-    static const int kernels[] = {PROMPT_K_ATTEND, PROMPT_K_LAST};
+    static const int kernels[][2] = {{PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
     jit_constant constants[STEP_CONSTANTS];
     jit_request request;
     jit_program *program;
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < JOINED_PROGRAMS && !status; i++) {
-        const int kernel = i < STEP_FORMATS ? PROMPT_K_QKV : kernels[i - STEP_FORMATS];
-        jit_kernel *to = (jit_kernel *)cuda_joined_kernel(f, kernel, i % STEP_FORMATS);
+        static const int qkv[] = {PROMPT_K_QKV, 0};
+        const int *kernel = i < STEP_FORMATS ? qkv : kernels[i - STEP_FORMATS];
         if (!cuda_joined_request(f, i, constants, &request)) continue;
         status = waits ? jit_get(f->dev->jit, &request, &program)
                        : jit_try(f->dev->jit, &request, &program);
-        if (!status)
-            status = jit_function(f->dev->jit, program, step_kernel_names[kernel],
-                                  (int)cuda_shared_bytes(f, kernel), to);
+        for (int k = 0; k < 2 && kernel[k] && !status; k++)
+            status = jit_function(f->dev->jit, program, step_kernel_names[kernel[k]],
+                                  (int)cuda_shared_bytes(f, kernel[k]),
+                                  (jit_kernel *)cuda_joined_kernel(f, kernel[k], i % STEP_FORMATS));
     }
     if (!status) f->joined_state = STEP_FLOW_READY;
     return status;
@@ -78,7 +80,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = cuda_wait_flow(f, kernel);
     }
-    if (!status) cuda_has_few(f, true);
+    if (!status) cuda_has_later(f, true);
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
         status = cuda_take_joined(f, true);
     return status;

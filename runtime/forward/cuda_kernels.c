@@ -39,7 +39,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
         {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
         {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
-        {"ALONE", 0}, {"SPARSE", 0}};
+        {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -55,6 +55,7 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
     if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f, &f->prompt_block);
     if (kernel == PROMPT_K_ATTEND) return cuda_prompt_attend_bytes(f);
+    if (kernel == PROMPT_K_SPAN) return (unsigned)layout_many_bytes(f->shape->head_dim);
     if (kernel == STEP_K_ROUTE || kernel == PROMPT_K_ROUTE)
         return 4 * (unsigned)(f->shape->hidden + f->shape->experts + 8);
     if (kernel == STEP_K_PLACES || kernel == PROMPT_K_PLACES)
@@ -87,6 +88,8 @@ static const jit_kernel *cuda_joined_kernel(const forward_cuda_state *f, int ker
     return kernel == PROMPT_K_QKV      ? &f->joined_qkv[set]
            : kernel == PROMPT_K_ATTEND ? &f->joined_attend
            : kernel == PROMPT_K_LAST   ? &f->joined_last
+           : kernel == PROMPT_K_SPAN   ? &f->joined_span
+           : kernel == PROMPT_K_MERGE  ? &f->joined_merge
                                        : NULL;
 }
 
@@ -129,7 +132,7 @@ static const char *const step_kernel_names[] = {
     "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
     "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
     "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
-    "step_places", "step_gather", "step_combine"};
+    "step_places", "step_gather", "step_combine", "prompt_span", "prompt_merge"};
 
 /* A program of a model: the kernels [first, first + count) whose products are among `products`. */
 typedef struct step_program {
@@ -199,6 +202,7 @@ static const step_program step_programs[] = {
     {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW},
+    {"step/prompt_spans.cu", PROMPT_K_SPAN, 2, 0, 0, STEP_FORM_ALL},
     {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
     {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
     {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
@@ -271,6 +275,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     if (p->form == STEP_FORM_ALONE && !cuda_has_alone(f, set)) return;
     if (p->form == STEP_FORM_LARGE && !f->large_block.tokens) return;
     if (p->form == STEP_FORM_FEW && !f->few_blocks->tokens) return;
+    if (p->first == PROMPT_K_SPAN && !cuda_attends_many(f)) return;
     if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
         return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
@@ -284,7 +289,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
         request.constants = cuda_block_constants(f, set, &f->large_block, t->large[set]);
     if (p->form == STEP_FORM_FEW)
         request.constants = cuda_block_constants(f, set, &f->few_blocks[last], t->few[last][set]);
-    request.later = p->form == STEP_FORM_FEW;
+    request.later = p->form == STEP_FORM_FEW || p->first == PROMPT_K_SPAN;
     if (p->first == STEP_K_FINISH) request.constant_count = 0;
     if (!p->count) request = cuda_pack_request(f, &t->pack);
     t->which[t->count] = set * STEP_PROGRAMS + program;
@@ -341,16 +346,16 @@ static cairn_status cuda_end_build(forward_cuda_state *f) {
     return status || !f->latents.heads ? status : cuda_end_latents(f);
 }
 
-/* Whether prompts of few rows have their own kernels by now. [waits: blocks until they do] */
-static bool cuda_has_few(forward_cuda_state *f, bool waits) {
+/* Whether what was to come later is there by now. [waits: blocks until it is] */
+static bool cuda_has_later(forward_cuda_state *f, bool waits) {
     cairn_status status;
-    if (!f->few_blocks->tokens || f->few_state != STEP_FLOW_WAITS) return f->few_state == STEP_FLOW_READY;
+    if (f->later_state != STEP_FLOW_WAITS) return f->later_state == STEP_FLOW_READY;
     status = cuda_take(f, true, waits);
-    if (status != CAIRN_BUSY) f->few_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
+    if (status != CAIRN_BUSY) f->later_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
     if (status && status != CAIRN_BUSY)
         base_log(f->dev->base, CAIRN_LOG_WARN, "prompts of few rows go on by slower kernels: %s",
                  f->dev->base->error);
-    return f->few_state == STEP_FLOW_READY;
+    return f->later_state == STEP_FLOW_READY;
 }
 
 static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *program, int kernel) {

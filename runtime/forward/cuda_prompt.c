@@ -50,6 +50,68 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
     return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
 }
 
+/* ---- attention by spans, kernels_src/step/prompt_spans.cu ---- */
+
+/* The tiles of a prompt's attention by wgmma, and the keys up to the last that its rows see. */
+typedef struct prompt_tiles { int count, each, rows, keys; } prompt_tiles;
+
+static prompt_tiles cuda_prompt_tiles(const forward_cuda_state *f, int rows) {
+    const int32_t *positions = f->prompt.words + STEP_HEAD + STEP_POSITION * f->prompt.rows;
+    prompt_tiles t = {0, cuda_attend_rows(f, true), rows, 0};
+    t.count = f->joined ? f->prompt.words[STEP_GROUPS] : (rows + t.each - 1) / t.each;
+    for (int r = 0; r < rows; r++) t.keys = positions[r] >= t.keys ? positions[r] + 1 : t.keys;
+    return t;
+}
+
+static int cuda_spans(const prompt_tiles *t) { return (t->keys + LAYOUT_SPAN - 1) / LAYOUT_SPAN; }
+
+/* Rows whose records there is room for, where the ffn's values are later. */
+static int64_t cuda_span_room(const forward_cuda_state *f, const prompt_tiles *t) {
+    const int64_t row = (int64_t)cuda_spans(t) * f->shape->heads * layout_span_record(f->shape->head_dim);
+    return (int64_t)f->max_rows * f->shape->ffn * 2 / row;
+}
+
+/* Whether they take a layer less time by spans than by blocks that walk all keys: in tiles of keys, which a turn
+ * of the multiprocessors takes one behind the other; to merge takes as long as MERGES of them. */
+static bool cuda_pays_spans(const forward_cuda_state *f, const prompt_tiles *t, int l) {
+    enum { EACH = LAYOUT_SPAN / LAYOUT_MANY_KEYS, MERGES = EACH < 4 ? 0 : 5 };
+    const int sms = f->dev->sm_count, heads = f->shape->kv_heads, window = f->plan->layers[l].window;
+    const int64_t held = cuda_span_room(f, t) / (t->rows < t->each ? t->rows : t->each);
+    const int once = held < t->count ? (int)held : t->count; /* tiles of a launch */
+    int tiles = (t->keys + LAYOUT_MANY_KEYS - 1) / LAYOUT_MANY_KEYS, spans = cuda_spans(t);
+    if (window && window / LAYOUT_MANY_KEYS + 2 < tiles)
+        tiles = window / LAYOUT_MANY_KEYS + 2, spans = tiles / EACH + 2;
+    return once && (t->count + once - 1) / once * ((once * heads * spans + sms - 1) / sms * EACH + MERGES) <
+                       (t->count * heads + sms - 1) / sms * tiles;
+}
+
+/* As many tiles at a time as there is room for the records of. */
+static cairn_status cuda_attend_spans(forward_cuda_state *f, const prompt_tiles *t, int l) {
+    const int32_t *group_rows = f->prompt.words + STEP_HEAD + STEP_GROUP_ROWS * f->prompt.rows;
+    const int64_t room = cuda_span_room(f, t);
+    cairn_status status = CAIRN_OK;
+    step_params p = f->prompt.params;
+    const jit_kernel *kernels[2];
+    kernels[0] = cuda_kernel_of(f, PROMPT_K_SPAN, l, &p), kernels[1] = cuda_kernel_of(f, PROMPT_K_MERGE, l, &p);
+    p.spans = cuda_spans(t);
+    for (int end = 0, done = 0; end < t->count && !status; done += p.span_rows) {
+        device_dims dims = {{0, (unsigned)f->shape->kv_heads, (unsigned)p.spans}, LAYOUT_MANY_THREADS, 0, 0, true};
+        p.span_tile = end, p.span_rows = 0;
+        while (end < t->count) {
+            const int left = t->rows - done - p.span_rows, most = left < t->each ? left : t->each;
+            const int more = f->joined ? group_rows[end] : most;
+            if (p.span_rows + more > room) break;
+            p.span_rows += more, end++;
+        }
+        dims.grid[0] = (unsigned)(end - p.span_tile);
+        dims.shared_bytes = cuda_shared_bytes(f, PROMPT_K_SPAN);
+        if ((status = device_launch(f->dev, kernels[0], &dims, &p))) break;
+        dims = (device_dims){{(unsigned)((p.span_rows * f->shape->heads + 3) / 4), 1, 1}, 128, 0, 0, true};
+        status = device_launch(f->dev, kernels[1], &dims, &p);
+    }
+    return status;
+}
+
 /* Of a prompt's rows, in the form of a layer that selects. */
 static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *form, int rows, int l) {
     const model_shape *s = f->shape;
@@ -62,6 +124,10 @@ static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *f
     step_params p = f->prompt.params;
     const jit_kernel *plain = cuda_kernel_of(f, PROMPT_K_ATTEND, l, &p);
     if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
+    if (many && (f->spans || f->joined)) {
+        const prompt_tiles all = cuda_prompt_tiles(f, rows);
+        if (cuda_pays_spans(f, &all, l)) return cuda_attend_spans(f, &all, l);
+    }
     dims.shared_bytes = many ? cuda_prompt_attend_bytes(f) : (unsigned)layout_prompt_bytes(s->head_dim);
     return device_launch(f->dev, unmarked ? &f->forms.unmarked : plain, &dims, &p);
 }
@@ -111,7 +177,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     const int wanted = part->logit_count;
     int *at = &f->flight.layer;
     cairn_status status = CAIRN_OK;
-    if (!*at) f->few = part->rows <= cuda_few_rows(f) && cuda_has_few(f, false);
+    if (!*at) f->spans = cuda_has_later(f, false), f->few = f->spans && part->rows <= cuda_few_rows(f);
     if (!*at && !(status = cuda_upload_rows(f, &f->prompt, part)) &&
         !(status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0)))
         status = cuda_run_own(f, part->rows);

@@ -212,7 +212,8 @@ static int cuda_block_outputs(const step_block *b) { return b->warps * b->each *
 /* Whether prompts attend by wgmma, 128 queries a block. */
 static bool cuda_attends_many(const forward_cuda_state *f) {
     return f->dev->arch == 90 && layout_has_many(f->shape->head_dim) && !f->cache_kind &&
-           f->shape->heads <= LAYOUT_MANY_ROWS * f->shape->kv_heads;
+           f->shape->heads <= LAYOUT_MANY_ROWS * f->shape->kv_heads && !f->latents.heads &&
+           f->dev->max_shared_bytes >= layout_spans_bytes(f->shape->head_dim);
 }
 
 /* Rows of one block of a prompt's attention. */
@@ -222,7 +223,7 @@ static int cuda_attend_rows(const forward_cuda_state *f, bool many) {
 
 static unsigned cuda_prompt_attend_bytes(const forward_cuda_state *f) {
     const int dim = f->shape->head_dim;
-    return (unsigned)(cuda_attends_many(f) ? layout_many_bytes(dim) : layout_prompt_bytes(dim));
+    return (unsigned)(cuda_attends_many(f) ? layout_spans_bytes(dim) : layout_prompt_bytes(dim));
 }
 
 /* Shared memory of a prompt's products: as many steps of 128 inputs as are held at once. */
@@ -244,7 +245,9 @@ static bool cuda_pays_large(const forward_cuda_state *f, int outputs, int rows) 
 }
 
 /* Rows of a prompt up to which its products run by blocks of few tokens. */
-static int cuda_few_rows(const forward_cuda_state *f) { return f->dev->arch == 90 ? STEP_FEW_ROWS : 32; }
+static int cuda_few_rows(const forward_cuda_state *f) {
+    return !f->few_blocks->tokens ? 0 : f->dev->arch == 90 ? STEP_FEW_ROWS : 32;
+}
 
 /* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the most outputs is faster
  * by these. Of few rows weights are what takes

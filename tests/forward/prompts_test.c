@@ -1,8 +1,9 @@
 /* prompts: prompts of several sequences in one forward on the GPU (or the emulated one), beside each
  * other and beside steps and drafts, give every row the bits that it gets alone, however they are cut and
  * whichever rows are wanted; what they leave in the cache is what a step after them reads. Alone they
- * are what the CPU backend says.
- * emulated: asan race */
+ * are what the CPU backend says. Spans of keys (step/prompt_spans.cu) are short here: prompts have several.
+ * emulated: asan race
+ * build: -DCAIRN_SPAN=128 -O0 */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "gguf_build.h"
@@ -265,6 +266,8 @@ static void test_cpu(rig *g, const char *path, const char *name, int chunk, int 
 }
 
 static void test_model(const char *path, const char *name, int chunk, int context, int most) {
+    const prompt_tiles few = {1, 32, 1, 2 * LAYOUT_SPAN + 1};
+    forward_cuda_state *f;
     rig g;
     int joined, wrong;
     for (int i = 0; i < TABLES * MOST; i++)
@@ -273,15 +276,18 @@ static void test_model(const char *path, const char *name, int chunk, int contex
         tap_skip("%s on cuda", name);
         return;
     }
-    g.most = most;
+    g.most = most, f = (forward_cuda_state *)g.model->state;
+    f->later_state = STEP_FLOW_FAILED; /* by the kernels of all rows, which walk all keys */
     tap_ok(run_alone(&g, NULL, false), "cuda, %s: prompts alone", name);
+    f->later_state = STEP_FLOW_WAITS;
     test_cpu(&g, path, name, chunk, context);
     place(&g, 1);
     wrong = run_together(&g, 3, &joined);
     tap_ok(wrong < 0, "cuda, %s: together, before there are kernels for it: the same bits", name);
     tap_ok(!cairn_model_wait(g.model) &&
-               ((forward_cuda_state *)g.model->state)->joined_state == STEP_FLOW_READY,
+               f->joined_state == STEP_FLOW_READY && f->later_state == STEP_FLOW_READY,
            "cuda, %s: they are there after a wait", name);
+    tap_ok(!cuda_attends_many(f) || cuda_pays_spans(f, &few, 0), "cuda, %s: few rows attend by spans", name);
     place(&g, 2);
     wrong = run_together(&g, most, &joined);
     tap_ok(wrong < 0 && joined > 0, "cuda, %s: in %d joined forwards, beside steps: the same bits", name,
@@ -309,6 +315,18 @@ static void write_gemma(const char *path) {
     tap_ok(family_write(&made, path), "a model of another family is written");
 }
 
+/* Heads of 64 that attend by wgmma, a tile of 32 rows; the second layer sees a window that begins amid a span. */
+static void write_spans(const char *path) {
+    made = (family){.architecture = "gemma3", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 1,
+                .dim = 64, .ffn = 512, .vocab = 100, .context = MOST, .head_norms = true,
+                .post_norms = true, .halves = true, .gelu = true, .window = 141, .period = 2, .embed_scale = 8};
+    family_make(&made, types, 1, &state);
+    family_put(&made, "attention.sliding_window_pattern", 4, 2, NULL);
+    family_put(&made, "rope.freq_base", 6, 1000000, NULL);
+    zoo_turns(&made, 0, 1000000), zoo_turns(&made, 1, 10000);
+    tap_ok(family_write(&made, path), "a model with small heads and a window is written");
+}
+
 int main(void) {
     char path[] = "/tmp/prompts_XXXXXX";
     int file = mkstemp(path);
@@ -319,6 +337,9 @@ int main(void) {
     family_free(&made);
     write_gemma(path);
     test_model(path, "gemma3", 64, 256, 6);
+    family_free(&made);
+    write_spans(path);
+    test_model(path, "spans", 128, MOST, PROMPTS);
     family_free(&made);
     remove(path);
     return tap_done();

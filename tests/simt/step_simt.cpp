@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#define CAIRN_SPAN 128 /* a prompt's keys are several */
 #include "../ref/decoder_step.h"
 #include "attention/layout.h"
 #include "dense/product.cuh"
@@ -384,7 +385,7 @@ struct run {
             const uint32_t each = LAYOUT_MANY_ROWS / (HEADS / KV_HEADS);
             if (CAIRN_ARCH == 900)
                 one(set.prompt_attend, {(n + each - 1) / each, KV_HEADS}, LAYOUT_MANY_THREADS,
-                    layout_many_bytes(DIM), l);
+                    layout_spans_bytes(DIM), l);
             else one(set.prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
             product(set.prompt_project, HIDDEN / 16, l);
             one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 1);
