@@ -184,9 +184,10 @@ enum { /* whose weights a program reads */
     STEP_LAST_PRODUCTS = STEP_OUT_PRODUCTS | STEP_DOWN_PRODUCTS
 };
 
-/* The programs without which no forward can be: those that take longest to compile first, which read one
- * after the other (jit/compile.c), and what weights wait for among the first. Each is as small as its kernels allow, for the longest says how long a first
- * start takes. Each set of formats has those with products of its own. */
+/* The programs without which no forward can be: those that take longest to compile first, which read
+ * one after the other (jit/compile.c), and what weights wait for among the first. Each is as small as
+ * its kernels allow, for the longest says how long a first start takes. Each set of formats has those
+ * with products of its own. */
 static const step_program step_programs[] = {
     {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
