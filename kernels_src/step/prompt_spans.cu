@@ -21,6 +21,7 @@
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=4160 */
 #define CAIRN_SPAN_ALONE
 #include "step/prompt.cuh"
+#include "step/attend.cuh"
 #include "step/prompt_many.cuh"
 
 #if PROMPT_MANY
