@@ -128,10 +128,9 @@ template <int FORMAT, int INPUTS> struct few_user {
         warp_sync();
         if (lane_id() == 0) mbarrier_arrive(free);
     }
-    /* sum += COUNT units of chunk n + c, which is loaded; loads the next. Two units are expanded side by side, which
-     * takes a warp half as long as one behind the other, while the products of the two before are under way. */
+    /* sum += COUNT units of chunk n + c, which is loaded; loads the next. */
     template <int COUNT> CAIRN_MEMBER void step(int n, int c, tile_sums &sum) {
-        constexpr int PAIRS = FEW_UNITS / 2, LAG = PAIRS == 1 ? 2 : 1; /* chunks whose products may be under way */
+        uint32_t a[2][8];
         const uint64_t b = wgmma_swizzled(tokens.memory(), 16);
         if ((c + 1) % EVERY == 0 && (n + c + 1) * FEW_UNITS < UNITS) {
             give_back(weights.free());
@@ -140,25 +139,19 @@ template <int FORMAT, int INPUTS> struct few_user {
         }
         mbarrier_wait(tokens.full(), tokens.round);
 #pragma unroll
-        for (int u = 0; u < COUNT; u += 2) {
-            uint32_t a[2][8];
-            const int units = min_of(COUNT - u, 2);
-            wgmma_wait<1>(); /* the products of the pair before the last */
-            if (u / 2 == PAIRS - 1 && n + c >= LAG) {
+        for (int u = 0; u < COUNT; u++) {
+            const uint64_t at = behind(b, u / 2 * (SLAB_BYTES / 16) + u % 2 * 4);
+            wgmma_wait<1>(); /* the products of the operands before the last */
+            if (u == min_of(COUNT, 2) - 1 && n + c > 0) {
+                if (COUNT == 1) wgmma_wait<0>();
                 give_back(last.free());
                 last.next();
             }
-#pragma unroll
-            for (int i = 0; i < units; i++) raw[u + i].expand(a[i]);
-#pragma unroll
-            for (int i = 0; i < units && COUNT == FEW_UNITS; i++) load(n, c + 1, u + i);
+            raw[u].expand(a[u % 2]);
+            if (COUNT == FEW_UNITS) load(n, c + 1, u);
             wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < units; i++) {
-                const uint64_t at = behind(b, u / 2 * (SLAB_BYTES / 16) + i * 4);
-                multiply_tokens(sum.at[0], a[i], at);
-                multiply_tokens(sum.at[0], a[i] + 4, behind(at, 2));
-            }
+            multiply_tokens(sum.at[0], a[u % 2], at);
+            multiply_tokens(sum.at[0], a[u % 2] + 4, behind(at, 2));
             end_group<FORMAT>();
         }
         tokens.next();

@@ -93,9 +93,10 @@ static void loop_begin_saying(cairn_session *s) {
     if (s->pulled) loop_rest(s);
 }
 
-/* Whether an append is done: what comes next takes the few tokens along that are left. */
+/* Whether an append is done: what comes next takes the few tokens along that are left, in one forward. */
 static bool loop_has_appended(const cairn_session *s) {
-    return s->count - s->cached <= (s->model->backend->poll ? ENGINE_LEFT_ROWS : 1);
+    const int chunk = engine_config(s)->prefill_chunk, few = s->model->backend->poll ? ENGINE_LEFT_ROWS : 1;
+    return s->count - s->cached <= (few < chunk ? few : chunk);
 }
 
 /* Takes the waiting ids into the sequence; false where they must wait, or the request has ended. */
@@ -113,7 +114,7 @@ static bool loop_admit(cairn_session *s) {
     tokenizer_ids_free(engine_base(s), &s->waiting);
     s->phase = ENGINE_PROMPT;
     if (s->appending) {
-        if (loop_has_appended(s)) loop_rest(s);
+        if (s->count - s->cached <= 1) loop_rest(s);
         return s->wants;
     }
     s->from_prompt = engine_room(s) > 0 && engine_is_prompt(s, s->count - 1);
@@ -159,6 +160,7 @@ static bool loop_put(cairn_session *s, int most) {
     status = CAIRN_POOL_FULL;
     if (!s->aside || loop_fits(s, s->count + 1)) {
         if (!(status = engine_reserve(s, s->count))) {
+            if (s->appending && loop_has_appended(s)) return loop_rest(s), false;
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
             else *part = engine_plan_step(s, engine_room(s), most);
             if (s->constraint && part->sampled) status = engine_constrain(s, part);

@@ -177,7 +177,7 @@ typedef struct forward_cuda_state {
     int formats[STEP_PRODUCTS][STEP_FORMATS], format_counts[STEP_PRODUCTS];
     step_layer layers[CAIRN_MAX_LAYERS];
     step_block prompt_block, large_block; /* the second of many tokens; tokens 0: there is none */
-    step_block few_blocks[2]; /* of few tokens; the second of products that add to the residual stream */
+    step_block few_blocks[2]; /* of few tokens; the second of all products but the widest, gate and up */
     int warps, blocks, narrow, chunk, chunks, runs, head_tiles, group_rows;
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */

@@ -201,7 +201,8 @@ static const step_program step_programs[] = {
     {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_FEW},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_FEW},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt_spans.cu", PROMPT_K_SPAN, 2, 0, 0, STEP_FORM_ALL},
     {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
@@ -222,9 +223,9 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROG
 typedef struct step_texts {
     jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
     jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], large[STEP_FORMATS][STEP_CONSTANTS], pack;
-    jit_constant few[2][STEP_FORMATS][STEP_CONSTANTS], apart[4 * STEP_FORMATS][STEP_CONSTANTS];
+    jit_constant few[3 * STEP_FORMATS][STEP_CONSTANTS], apart[4 * STEP_FORMATS][STEP_CONSTANTS];
     jit_request requests[STEP_REQUESTS + 2];
-    int which[STEP_REQUESTS], count, apart_count;
+    int which[STEP_REQUESTS], count, apart_count, few_count;
 } step_texts;
 
 static jit_request cuda_pack_request(const forward_cuda_state *f, jit_constant *constant) {
@@ -267,9 +268,17 @@ static jit_constant *cuda_apart_constants(const forward_cuda_state *f, int set, 
     return out;
 }
 
+/* The same in blocks of few tokens. */
+static jit_constant *cuda_few_constants(const forward_cuda_state *f, int set, unsigned products, int small,
+                                        jit_constant *out) {
+    cuda_block_constants(f, set, &f->few_blocks[small], out);
+    cuda_constant(out, "PRODUCTS")->value &= products;
+    return out;
+}
+
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
-    const int last = p->products == STEP_LAST_PRODUCTS;
+    const int small = p->products != STEP_UP_PRODUCTS;
     jit_request request = {p->source, t->stage[set], 0, false};
     if (p->products ? !(p->products & cuda_products_of(f, set)) : set) return;
     if (p->extras && !(p->extras & f->extras)) return;
@@ -289,7 +298,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     if (p->form == STEP_FORM_LARGE)
         request.constants = cuda_block_constants(f, set, &f->large_block, t->large[set]);
     if (p->form == STEP_FORM_FEW)
-        request.constants = cuda_block_constants(f, set, &f->few_blocks[last], t->few[last][set]);
+        request.constants = cuda_few_constants(f, set, p->products, small, t->few[t->few_count++]);
     request.later = p->form == STEP_FORM_FEW || p->first == PROMPT_K_SPAN;
     if (p->first == STEP_K_FINISH) request.constant_count = 0;
     if (!p->count) request = cuda_pack_request(f, &t->pack);
@@ -298,7 +307,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
 }
 
 static void cuda_requests(const forward_cuda_state *f, step_texts *t) {
-    t->count = t->apart_count = 0;
+    t->count = t->apart_count = t->few_count = 0;
     for (int i = 0; i < STEP_REQUESTS; i++)
         cuda_request(f, t, i / STEP_PROGRAMS, i % STEP_PROGRAMS);
 }

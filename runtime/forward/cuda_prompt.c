@@ -13,9 +13,9 @@ static step_form cuda_prompt_form(const forward_cuda_state *f, step_kernel kerne
 static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kernel, int outputs,
                                         int rows, int l) {
     const step_form form = cuda_prompt_form(f, kernel, outputs, rows, l);
-    const bool adds = STEP_LAST_PRODUCTS >> cuda_kernel_product((int)kernel) & 1;
+    const bool small = !(STEP_UP_PRODUCTS >> cuda_kernel_product((int)kernel) & 1);
     const step_block *b = form == STEP_FORM_LARGE ? &f->large_block
-                          : form == STEP_FORM_FEW ? &f->few_blocks[adds]
+                          : form == STEP_FORM_FEW ? &f->few_blocks[small]
                                                   : &f->prompt_block;
     const int each = cuda_block_outputs(b);
     cairn_status status;

@@ -380,7 +380,7 @@ static void test_wrong_use(cairn_runtime *rt) {
     o.priority = 101;
     tap_ok(cairn_generate_submit(three[0], "a", &o) == CAIRN_INVALID_ARGUMENT, "a priority of 101");
     inside = CAIRN_OK;
-    tap_ok(!cairn_generate(three[0], "abc", 4, step_inside, NULL) && inside == CAIRN_BUSY,
+    tap_ok(!cairn_generate(three[0], "abc", 40, step_inside, NULL) && inside == CAIRN_BUSY,
            "a step inside a callback");
     model->scratch->stepping = 1;
     tap_ok(cairn_step(model, 10, &pending) == CAIRN_BUSY, "a step while another thread is in it");

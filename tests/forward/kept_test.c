@@ -42,7 +42,8 @@ static bool open_rig(rig *g, cairn_backend backend) {
     c.selection.fused = !apart;
     if (cairn_open(&c, &g->rt, error, sizeof error)) return tap_note("%s", error), false;
     if (cairn_load_model(g->rt, path, &g->model) || cairn_session_open(g->model, &g->s) ||
-        cairn_append_ids(g->s, ids, LENGTH))
+        cairn_append_ids(g->s, ids, LENGTH) ||
+        cairn_generate(g->s, "", 1, NULL, NULL)) /* an append leaves its last rows to what comes next */
         return tap_note("%s", cairn_last_error(g->rt)), false;
     return true;
 }
