@@ -682,16 +682,24 @@ typedef struct tally { int right, refused, still; bool failed; } tally;
 
 static bool went_well(cairn_status status) { return status == CAIRN_OK || status == CAIRN_BAD_DATA; }
 
-/* Whether the trace that was begun before the call has one range of its, where nothing was empty; refused calls
- * have none. */
+/* An argument of it is empty, or has no sequence: cu_seqlens of one value. */
+static bool has_nothing(const call *c) {
+    for (const spec_arg *a = c->op->args; a->name; a++)
+        for (int d = 0; spec_is_tensor(a) && c->present[a - c->op->args] && a->extents[d]; d++)
+            if (a->extents[d] == SPEC_ONE_MORE(SEQUENCES) && !c->n[SPEC_SEQUENCES]) return true;
+    for (int i = 0; i < c->count; i++)
+        if (!c->parts[i].span) return true;
+    return false;
+}
+
+/* Whether the trace that was begun before the call has one range of its, where there was something to do; refused
+ * calls have none. */
 static bool has_range(const call *c, cairn_status status) {
     const trace *t = c->rt->device.trace;
     int ranges = 0;
-    bool empty = false;
     for (int i = 0; t && i < t->count; i++)
         ranges += !strcmp(t->events[i].name, c->op->name) && t->events[i].until;
-    for (int i = 0; i < c->count; i++) empty |= c->parts[i].span == 0;
-    return ranges == 1 || (!ranges && (empty || !went_well(status)));
+    return ranges == 1 || (!ranges && (has_nothing(c) || !went_well(status)));
 }
 
 /* On the GPU, faults that only the device saw. */
