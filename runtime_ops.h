@@ -1039,6 +1039,7 @@ CAIRN_API cairn_status cairn_index_transform(cairn_runtime *rt,
  * A state index of -1, or below reserved_slots, is PAD: that sequence is skipped, its rows of out
  * and its state are left as they are. A sequence of no tokens leaves its state as it is. Tokens
  * outside [0, tokens] or a state index outside the slots skip the sequence and report BAD_DATA.
+ * No two sequences of a call have one state, but those that are PAD: on a GPU they run at once.
  * x, gates and out may have rows with a stride, as parts of one projection. */
 typedef enum cairn_activation { CAIRN_ACTIVATION_NONE = 0, CAIRN_ACTIVATION_SILU = 1 } cairn_activation;
 

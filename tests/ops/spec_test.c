@@ -311,6 +311,7 @@ static void fill(call *c, part *p, cairn_type type) {
             whole = at, at += between(0, most - at < 3 ? most - at : 3);
         }
         if (is_text(p->name, "copies")) whole = -1; /* a page stands in no other pair */
+        if (is_text(p->name, "state_indices") && whole >= 0) whole = (int64_t)(i + seed % 3); /* no two share one */
         if (is_op(c, "index_store") && i && is_text(p->name, "slots"))
             whole = whole < 0 ? -1 : 4 + (int64_t)i; /* no two rows of one slot */
         if (is_float(type)) store_float(type, to, (float)between(-8, 8) / 8.0f);
