@@ -575,8 +575,8 @@ CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
 /* A model is a GGUF file, or a folder of config.json, tokenizer.json and weights, of a family that
  * README names, loaded once; a session is one sequence on it: the tokens so far and their pages of the
- * KV cache. Sessions of a model share one pool of pages and are stepped one at a time; their results do
- * not depend on each other.
+ * KV cache. Sessions of a model share one pool of pages, and those that have something to do share
+ * forwards; what one says does not depend on the others.
  *
  * What a session holds after each call:
  *   success                the prompt and every id that was handed out;
