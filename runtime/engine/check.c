@@ -77,6 +77,8 @@ static void engine_check_describe(engine_check *c) {
         r->vocab = (int32_t)(tokens.count <= INT32_MAX ? tokens.count : 0);
     r->file_bytes = c->file.size;
     r->tensors = (int32_t)c->file.tensor_count;
+    r->has_template = gguf_has(&c->file, "tokenizer.chat_template");
+    r->has_chat = tokenizer_knows_chat(c->b, &c->file);
     r->has_landmark = gguf_tensor_find(&c->file, plan_landmark) != NULL;
 }
 
@@ -134,10 +136,15 @@ static void engine_check_family(engine_check *c) {
     engine_check_reason(c, CAIRN_UNSUPPORTED, why);
 }
 
-/* The shape and the tensors, of a family whose block types are all supported. */
+static void engine_check_tell(void *check, cairn_status status, const char *why) {
+    engine_check_reason((engine_check *)check, status, why);
+}
+
+/* The keys, the shape and the tensors, of a family that is known. */
 static void engine_check_plan(engine_check *c, int max_seq_len) {
-    cairn_status status = c->report.reasons ? CAIRN_OK
-                                            : model_try_plan(c->b, &c->file, max_seq_len);
+    const model_survey survey = {engine_check_tell, c};
+    cairn_status status = model_knows(c->report.architecture)
+                              ? model_try_plan(c->b, &c->file, max_seq_len, survey) : CAIRN_OK;
     if (status) engine_check_reason(c, status, c->b->error);
 }
 
@@ -148,7 +155,6 @@ static void engine_check_tokenizer(engine_check *c) {
         engine_check_reason(c, status, c->b->error);
         return;
     }
-    c->report.has_chat = t.has_chat;
     tokenizer_close(c->b, &t);
 }
 

@@ -91,6 +91,11 @@ typedef struct plan_reader {
     model_plan *plan;
     int max_seq_len; /* the config's; 0: the model's */
     bool *used;      /* [file->tensor_count]: the tensors that the plan has read */
+    bool *read_keys; /* [file->key_count]: the keys that it asked for */
+    /* a survey's: is told what speaks against the file, and reading goes on where it can; else NULL */
+    void (*tell)(void *teller, cairn_status status, const char *why);
+    void *teller;
+    int told;        /* how often */
     int window;      /* what plan_read_window read */
     float norm_more; /* the family's: is added to what norms multiply by */
     gguf_list by_layer; /* the family's: numbers of the layers that are still to be read */
@@ -107,12 +112,19 @@ typedef struct plan_layer_part {
     const char *name; plan_part part; int64_t rows, columns;
 } plan_layer_part;
 
+/* What a failure that leaves the rest of the file readable comes to: itself, or told in a survey. */
+static cairn_status plan_go_on(plan_reader *r, cairn_status failed);
+/* The text ARCHITECTURE.key; the file's key of that name counts as read. */
+typedef struct plan_key_name { char text[96]; } plan_key_name;
+static const char *plan_name(plan_reader *r, const char *key, plan_key_name *out);
 /* A positive number under ARCHITECTURE.key, a whole one from 1 to 2^24; `fallback` where it is
  * absent, 0: it is required. */
 static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out);
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out);
 /* Refuses a file with another number than `neutral` under a key that has no code. */
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral);
+/* The same of a whole number, which may be absent. */
+static cairn_status plan_fixed(plan_reader *r, const char *key, int only);
 /* The window of those layers that have one; 0 where the file has none, or it hides nothing. */
 static cairn_status plan_read_window(plan_reader *r);
 /* Layers, widths, context, norms and vocabulary; head sizes, once shape.kv_heads is known; or both,
@@ -124,7 +136,9 @@ static cairn_status plan_read_shape(plan_reader *r);
 static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, double turns);
 /* The rope that the file's keys give, scaled: linear, yarn, by factors (by max_seq_len: phi). */
 static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope);
-/* Embedding, output norm under its name, head (or the embedding again), and all layers, by `read`. */
+/* Embedding, output norm under its name, head (or the embedding again), and all layers, by `read`. Comes
+ * last: it refuses a file with tensors, or keys of the family's, that nothing has read, since they would
+ * change what it computes. */
 static cairn_status plan_read_layers(plan_reader *r, const char *norm,
                                      cairn_status (*read)(plan_reader *r, int layer));
 static bool plan_all_paged(const model_plan *p); /* every layer is plain attention, over pages */
@@ -141,8 +155,6 @@ static cairn_status plan_refuse_experts(plan_reader *r, int layer);
 /* One tensor blk.LAYER.NAME.weight with the rows of a list's weights, which need no names. */
 static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
                                      const plan_layer_weight *list, size_t count);
-/* Refuses a file with tensors that nothing has read: they would change what it computes. */
-static cairn_status plan_check_tensors(plan_reader *r);
 /* Weights and parts of one layer, by a list. */
 static cairn_status plan_layer_weights(plan_reader *r, int layer, const plan_layer_weight *list,
                                        size_t count);

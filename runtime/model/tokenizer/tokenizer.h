@@ -131,6 +131,8 @@ typedef struct tokenizer_message {
     size_t content_bytes;
 } tokenizer_message;
 
+/* Whether the file's chat template is of a known family, whatever its vocabulary is. */
+static bool tokenizer_knows_chat(base *b, const gguf *g);
 /* Takes this format instead of the file's: the texts before and after messages of CHAT_ROLES roles,
  * which must outlive *t; before NULL: no turn of that role (only the system may have none). Out of
  * memory *t has no format. */
