@@ -127,24 +127,14 @@ static void engine_check_types(engine_check *c) {
     }
 }
 
-static void engine_check_family(engine_check *c) {
-    char why[320], known[192];
-    if (model_knows(c->report.architecture)) return;
-    model_list_families(known, sizeof known);
-    snprintf(why, sizeof why, "the architecture is '%s'; supported: %s", c->report.architecture,
-             known);
-    engine_check_reason(c, CAIRN_UNSUPPORTED, why);
-}
-
 static void engine_check_tell(void *check, cairn_status status, const char *why) {
     engine_check_reason((engine_check *)check, status, why);
 }
 
-/* The keys, the shape and the tensors, of a family that is known. */
+/* The family, its keys, the shape and the tensors. */
 static void engine_check_plan(engine_check *c, int max_seq_len) {
     const model_survey survey = {engine_check_tell, c};
-    cairn_status status = model_knows(c->report.architecture)
-                              ? model_try_plan(c->b, &c->file, max_seq_len, survey) : CAIRN_OK;
+    cairn_status status = model_try_plan(c->b, &c->file, max_seq_len, survey);
     if (status) engine_check_reason(c, status, c->b->error);
 }
 
@@ -175,9 +165,8 @@ static void engine_check_file(engine_check *c, const cairn_config *config, const
         return;
     }
     engine_check_describe(c);
-    engine_check_family(c);
-    engine_check_types(c);
     engine_check_plan(c, config->max_seq_len);
+    engine_check_types(c);
     engine_check_tokenizer(c);
     engine_check_load(c, config, path);
     gguf_close(c->b, &c->file);

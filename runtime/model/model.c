@@ -13,12 +13,6 @@ static const struct model_family {
                       {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3},
                       {"deepseek32", deepseek_read}, {"glm-dsa", deepseek_read_glm}};
 
-static bool model_knows(const char *architecture) {
-    for (size_t i = 0; i < BASE_COUNT(model_families); i++)
-        if (!strcmp(architecture, model_families[i].architecture)) return true;
-    return false;
-}
-
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)

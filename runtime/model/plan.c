@@ -72,10 +72,10 @@ static cairn_status plan_read_window(plan_reader *r) {
     return status;
 }
 
-static cairn_status plan_fixed(plan_reader *r, const char *key, int only) {
+static cairn_status plan_fixed(plan_reader *r, const char *key, int fallback, int only) {
     plan_key_name full;
     int value;
-    cairn_status status = plan_key(r, key, only, &value);
+    cairn_status status = plan_key(r, key, fallback, &value);
     if (status || value == only) return status;
     return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %d; %d is supported",
                                    r->file->path, plan_name(r, key, &full), value, only));
@@ -118,7 +118,7 @@ static cairn_status plan_read_heads(plan_reader *r) {
     if (!status && (s->head_dim % 16 || s->head_dim > 256))
         status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: a head has %d values; multiples of "
                                          "16 up to 256 are supported", path, s->head_dim));
-    return status ? status : plan_fixed(r, "attention.value_length", s->head_dim);
+    return status ? status : plan_fixed(r, "attention.value_length", s->head_dim, s->head_dim);
 }
 
 static cairn_status plan_read_shape(plan_reader *r) {
@@ -338,17 +338,15 @@ static cairn_status plan_check_tensors(plan_reader *r) {
                      r->file->path, r->file->tensors[first].name, r->architecture, others);
 }
 
-/* Whether a key of the family's that nothing has read leaves what it computes as it is: notes for other
- * programs, and numbers of experts where the family has none, of which the tensors tell. */
-static bool plan_is_note(const plan_reader *r, const char *name, size_t bytes) {
-    static const char *const notes[] = {
-        "vocab_size", "tensor_data_layout", "pooling_type", "rope.scaling.finetuned",
-        "attention.layer_norm_epsilon", "leading_dense_block_count", "nextn_predict_layers"};
-    static const char experts[] = "expert_", width[] = "feed_forward_length";
-    for (size_t i = 0; i < BASE_COUNT(notes); i++)
-        if (bytes == strlen(notes[i]) && !memcmp(name, notes[i], bytes)) return true;
-    if (r->shape->experts) return bytes == sizeof width - 1 && !memcmp(name, width, bytes);
-    return bytes > sizeof experts - 1 && !memcmp(name, experts, sizeof experts - 1);
+/* Whether a key that nothing has read leaves what the family computes as it is: notes for other programs;
+ * numbers of experts where it has none, of which the tensors tell. */
+static bool plan_is_note(const plan_reader *r, const char *name, int bytes) {
+    static const char notes[] = " vocab_size tensor_data_layout pooling_type rope.scaling.finetuned "
+        "attention.layer_norm_epsilon leading_dense_block_count nextn_predict_layers ";
+    char wanted[GGUF_NAME_BYTES];
+    snprintf(wanted, sizeof wanted, " %.*s ", bytes, name);
+    return strstr(notes, wanted) || !strncmp(wanted, r->shape->experts ? " feed_forward_length " : " expert_",
+                                             r->shape->experts ? 21 : 8);
 }
 
 static cairn_status plan_check_keys(plan_reader *r) {
@@ -356,12 +354,12 @@ static cairn_status plan_check_keys(plan_reader *r) {
     cairn_status status = CAIRN_OK;
     for (size_t i = 0; i < r->file->key_count && !status; i++) {
         const gguf_key *key = &r->file->keys[i];
-        const size_t shown = key->name_bytes < GGUF_NAME_BYTES ? key->name_bytes : GGUF_NAME_BYTES;
+        const int shown = key->name_bytes < GGUF_NAME_BYTES - 3 ? (int)key->name_bytes : GGUF_NAME_BYTES - 3;
         if (!r->read_keys[i] && key->name_bytes > bytes && key->name[bytes - 1] == '.' &&
             !memcmp(key->name, r->architecture, bytes - 1) &&
-            !plan_is_note(r, key->name + bytes, key->name_bytes - bytes))
+            !plan_is_note(r, key->name + bytes, shown - (int)bytes))
             status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%.*s' is not supported",
-                                             r->file->path, (int)shown, key->name));
+                                             r->file->path, shown, key->name));
     }
     return status;
 }

@@ -11,26 +11,18 @@
 
 enum { DEEPSEEK_LATENT = 512, DEEPSEEK_TURNING = 64, DEEPSEEK_INDEX = 128 };
 
-/* The number under the key must be this one: kernels and caches are made for it. */
-static cairn_status deepseek_fixed(plan_reader *r, const char *key, int expected) {
-    int value;
-    cairn_status status = plan_key(r, key, 0, &value);
-    if (status || value == expected) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s.%s' is %d; %d is supported",
-                                   r->file->path, r->architecture, key, value, expected));
-}
-
 static cairn_status deepseek_heads(plan_reader *r) {
     model_shape *s = r->shape;
     model_latent *l = &s->latent;
+    const int width = DEEPSEEK_LATENT + DEEPSEEK_TURNING;
     int length;
     cairn_status status;
-    if ((status = deepseek_fixed(r, "attention.head_count_kv", 1)) ||
-        (status = deepseek_fixed(r, "attention.kv_lora_rank", DEEPSEEK_LATENT)) ||
-        (status = deepseek_fixed(r, "rope.dimension_count", DEEPSEEK_TURNING)) ||
-        (status = deepseek_fixed(r, "attention.indexer.key_length", DEEPSEEK_INDEX)) ||
-        (status = plan_fixed(r, "attention.key_length", DEEPSEEK_LATENT + DEEPSEEK_TURNING)) ||
-        (status = plan_fixed(r, "attention.value_length", DEEPSEEK_LATENT)) ||
+    if ((status = plan_fixed(r, "attention.head_count_kv", 0, 1)) ||
+        (status = plan_fixed(r, "attention.kv_lora_rank", 0, DEEPSEEK_LATENT)) ||
+        (status = plan_fixed(r, "rope.dimension_count", 0, DEEPSEEK_TURNING)) ||
+        (status = plan_fixed(r, "attention.indexer.key_length", 0, DEEPSEEK_INDEX)) ||
+        (status = plan_fixed(r, "attention.key_length", width, width)) ||
+        (status = plan_fixed(r, "attention.value_length", DEEPSEEK_LATENT, DEEPSEEK_LATENT)) ||
         (status = plan_refuse_number(r, "attention.layer_norm_epsilon", 1e-6f)) ||
         (status = plan_key(r, "attention.q_lora_rank", 0, &l->q_rank)) ||
         (status = plan_key(r, "attention.key_length_mla", 0, &length)) ||
@@ -39,7 +31,7 @@ static cairn_status deepseek_heads(plan_reader *r) {
         (status = plan_key(r, "attention.indexer.top_k", 0, &l->topk)))
         return status;
     s->kv_heads = 1;
-    s->head_dim = DEEPSEEK_LATENT + DEEPSEEK_TURNING;
+    s->head_dim = width;
     l->still = length - DEEPSEEK_TURNING;
     if (s->heads <= 1 << 10 && l->still > 0 && length <= 1 << 12 && l->value <= 1 << 12 &&
         l->index_heads % 8 == 0 && l->index_heads <= 256)

@@ -40,18 +40,12 @@ static cairn_status qwen_read_normed(plan_reader *r) { return qwen_read(r, qwen_
 
 static cairn_status qwen_read_experts(plan_reader *r) {
     model_shape *s = r->shape;
-    bool found, norms = true; /* shares of the experts that take a row add up to 1 */
-    plan_key_name key;
     cairn_status status;
     if ((status = plan_key(r, "expert_count", 0, &s->experts)) ||
         (status = plan_key(r, "expert_used_count", 0, &s->experts_used)) ||
-        (status = plan_fixed(r, "expert_gating_func", 1)) || /* softmax */
-        (status = plan_refuse_number(r, "expert_weights_scale", 1.0f)) ||
-        (status = gguf_bool(r->b, r->file, plan_name(r, "expert_weights_norm", &key), &found, &norms)))
+        (status = plan_fixed(r, "expert_gating_func", 1, 1)) || /* softmax */
+        (status = plan_refuse_number(r, "expert_weights_scale", 1.0f)))
         return status;
-    if (!norms)
-        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is false; true is supported",
-                         r->file->path, key.text);
     if (s->experts > 4096 || s->experts_used > s->experts)
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: %d of %d experts take a row; up to all of "
                          "4096 are supported", r->file->path, s->experts_used, s->experts);
