@@ -689,6 +689,7 @@ typedef struct cairn_model_report {
     uint64_t parameters, file_bytes;
     cairn_memory_estimate estimate; /* all zero where there are reasons */
     int32_t has_landmark;    /* 1: a landmark_embedding: a token of that row ends each page */
+    int32_t has_template;    /* 1: it has a chat template, of a known family or not */
 } cairn_model_report;
 
 /* What the file is, and whether cairn_load_model would take it under the config: all reasons why not

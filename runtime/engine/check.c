@@ -77,6 +77,8 @@ static void engine_check_describe(engine_check *c) {
         r->vocab = (int32_t)(tokens.count <= INT32_MAX ? tokens.count : 0);
     r->file_bytes = c->file.size;
     r->tensors = (int32_t)c->file.tensor_count;
+    r->has_template = gguf_has(&c->file, "tokenizer.chat_template");
+    r->has_chat = tokenizer_knows_chat(c->b, &c->file);
     r->has_landmark = gguf_tensor_find(&c->file, plan_landmark) != NULL;
 }
 
@@ -125,19 +127,14 @@ static void engine_check_types(engine_check *c) {
     }
 }
 
-static void engine_check_family(engine_check *c) {
-    char why[320], known[192];
-    if (model_knows(c->report.architecture)) return;
-    model_list_families(known, sizeof known);
-    snprintf(why, sizeof why, "the architecture is '%s'; supported: %s", c->report.architecture,
-             known);
-    engine_check_reason(c, CAIRN_UNSUPPORTED, why);
+static void engine_check_tell(void *check, cairn_status status, const char *why) {
+    engine_check_reason((engine_check *)check, status, why);
 }
 
-/* The shape and the tensors, of a family whose block types are all supported. */
+/* The family, its keys, the shape and the tensors. */
 static void engine_check_plan(engine_check *c, int max_seq_len) {
-    cairn_status status = c->report.reasons ? CAIRN_OK
-                                            : model_try_plan(c->b, &c->file, max_seq_len);
+    const model_survey survey = {engine_check_tell, c};
+    cairn_status status = model_try_plan(c->b, &c->file, max_seq_len, survey);
     if (status) engine_check_reason(c, status, c->b->error);
 }
 
@@ -148,7 +145,6 @@ static void engine_check_tokenizer(engine_check *c) {
         engine_check_reason(c, status, c->b->error);
         return;
     }
-    c->report.has_chat = t.has_chat;
     tokenizer_close(c->b, &t);
 }
 
@@ -169,9 +165,8 @@ static void engine_check_file(engine_check *c, const cairn_config *config, const
         return;
     }
     engine_check_describe(c);
-    engine_check_family(c);
-    engine_check_types(c);
     engine_check_plan(c, config->max_seq_len);
+    engine_check_types(c);
     engine_check_tokenizer(c);
     engine_check_load(c, config, path);
     gguf_close(c->b, &c->file);

@@ -142,6 +142,8 @@ static int bind_model_check(lua_State *L) {
 #undef BIND_SET
     lua_pushboolean(L, r.has_chat);
     lua_setfield(L, -2, "has_chat");
+    lua_pushboolean(L, r.has_template);
+    lua_setfield(L, -2, "has_template");
     lua_pushboolean(L, r.has_landmark);
     lua_setfield(L, -2, "has_landmark");
     bind_push_lines(L, reasons);

@@ -109,7 +109,8 @@ static cairn_status gguf_bool(base *b, const gguf *g, const char *name, bool *fo
 /* The string lies in the file and is not terminated. */
 static cairn_status gguf_string(base *b, const gguf *g, const char *name, bool *found,
                                 const char **out, size_t *bytes);
-/* Whether the file has the key. */
+/* The key of that name, or NULL. Whether the file has it. */
+static const gguf_key *gguf_key_find(const gguf *g, const char *name);
 static bool gguf_has(const gguf *g, const char *name);
 /* An array whose elements are of `element` (GGUF_I32 also takes u32: writers differ). */
 static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *found,

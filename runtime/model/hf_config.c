@@ -346,7 +346,8 @@ static cairn_status hf_read_config(hf_folder *h) {
         return status;
     if (scalar > 0) hf_key_f32(h, ".attention.scale", (double)(1.0f / sqrtf((float)scalar)));
     tokens = (uint64_t)hf_default(h, "sliding_window", 0);
-    if ((!window && !tokens) || hf_is(h, "smollm3")) return CAIRN_OK;
+    if ((!window && !tokens) || hf_is(h, "smollm3") || !strncmp(h->family->architecture, "qwen", 4))
+        return CAIRN_OK; /* unless use_sliding_window says so, they have none */
     if (window && !jdoc_whole(&h->config.doc, window, INT32_MAX, &tokens))
         return hf_wrong(h, &h->config, "sliding_window", "a whole number");
     hf_key_u32(h, ".attention.sliding_window", tokens);

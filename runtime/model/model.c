@@ -13,12 +13,6 @@ static const struct model_family {
                       {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3},
                       {"deepseek32", deepseek_read}, {"glm-dsa", deepseek_read_glm}};
 
-static bool model_knows(const char *architecture) {
-    for (size_t i = 0; i < BASE_COUNT(model_families); i++)
-        if (!strcmp(architecture, model_families[i].architecture)) return true;
-    return false;
-}
-
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)
@@ -26,24 +20,25 @@ static void model_list_families(char *out, size_t bytes) {
                                model_families[i].architecture);
 }
 
-/* The plan, by one family; nothing in the file may be left over. */
+/* The plan, by one family; nothing in the file may be left over. Nobody to tell: the first failure ends it. */
 static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family,
-                                      int max_seq_len) {
-    const size_t tensors = m->file.tensor_count;
+                                      int max_seq_len, model_survey survey) {
+    const size_t tensors = m->file.tensor_count, keys = m->file.key_count, all = tensors + keys + 1;
     plan_reader r;
     cairn_status status;
     memset(&r, 0, sizeof r);
     r.b = b, r.file = &m->file, r.architecture = m->architecture;
     r.shape = &m->shape, r.plan = &m->plan, r.max_seq_len = max_seq_len;
-    r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
-    if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
+    r.tell = survey.tell, r.teller = survey.teller;
+    r.used = (bool *)base_new(b, all, sizeof *r.used);
+    if (!r.used) return base_no_memory(b, "the names of tensors", all);
+    r.read_keys = r.used + tensors;
     status = family->read(&r);
-    if (!status) status = plan_check_tensors(&r);
-    base_delete(b, r.used, tensors + 1, sizeof *r.used);
+    base_delete(b, r.used, all, sizeof *r.used);
     return status;
 }
 
-static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len) {
+static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len, model_survey survey) {
     const char *name;
     char known[256];
     size_t bytes;
@@ -52,18 +47,18 @@ static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len) {
     snprintf(m->architecture, sizeof m->architecture, "%.*s", (int)(bytes < 31 ? bytes : 31), name);
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
         if (!strcmp(m->architecture, model_families[i].architecture))
-            return model_read_family(m, b, &model_families[i], max_seq_len);
+            return model_read_family(m, b, &model_families[i], max_seq_len, survey);
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);
 }
 
-static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len) {
+static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len, model_survey survey) {
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->file = *file;
-    status = model_read_plan(m, b, max_seq_len);
+    status = model_read_plan(m, b, max_seq_len, survey);
     plan_close(b, &m->plan);
     base_delete(b, m, 1, sizeof *m);
     return status;
@@ -262,7 +257,7 @@ static cairn_status model_read(cairn_model *m, base *b, model_place place, bool 
                                        : hf_open(b, place.path, place.how, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
-    if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len)) ||
+    if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len, (model_survey){NULL, NULL})) ||
         (status = gguf_string(b, &m->file, "general.name", &found, &name, &bytes)))
         return status;
     if (found)

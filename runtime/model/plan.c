@@ -6,12 +6,26 @@
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+static cairn_status plan_go_on(plan_reader *r, cairn_status failed) {
+    if (!r->tell || !failed || failed == CAIRN_OUT_OF_MEMORY) return failed;
+    r->told++;
+    r->tell(r->teller, failed, r->b->error);
+    return CAIRN_OK;
+}
+
+static const char *plan_name(plan_reader *r, const char *key, plan_key_name *out) {
+    const gguf_key *found;
+    snprintf(out->text, sizeof out->text, "%s.%s", r->architecture, key);
+    if ((found = gguf_key_find(r->file, out->text)) != NULL) r->read_keys[found - r->file->keys] = true;
+    return out->text;
+}
+
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out) {
-    char name[96];
+    plan_key_name full;
+    const char *name = plan_name(r, key, &full);
     uint32_t value = (uint32_t)fallback;
     bool found;
     cairn_status status;
-    snprintf(name, sizeof name, "%s.%s", r->architecture, key);
     status = gguf_u32(r->b, r->file, name, fallback ? &found : NULL, &value);
     if (status) return status;
     if (value < 1 || value > 1 << 24)
@@ -23,11 +37,11 @@ static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int 
 }
 
 static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out) {
-    char name[96];
+    plan_key_name full;
+    const char *name = plan_name(r, key, &full);
     bool found;
     cairn_status status;
     *out = fallback;
-    snprintf(name, sizeof name, "%s.%s", r->architecture, key);
     status = gguf_f32(r->b, r->file, name, fallback > 0 ? &found : NULL, out);
     if (status) return status;
     if (!(*out > 0.0f && *out < 1e12f))
@@ -38,26 +52,33 @@ static cairn_status plan_number(plan_reader *r, const char *key, float fallback,
 }
 
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral) {
-    char name[96];
+    plan_key_name full;
+    const char *name = plan_name(r, key, &full);
     float value = neutral;
     bool found;
-    cairn_status status;
-    snprintf(name, sizeof name, "%s.%s", r->architecture, key);
-    status = gguf_f32(r->b, r->file, name, &found, &value);
+    cairn_status status = gguf_f32(r->b, r->file, name, &found, &value);
     if (status || value == neutral) return status;
-    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %g; only %g is supported",
-                     r->file->path, name, (double)value, (double)neutral);
+    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %g; only %g is supported",
+                                   r->file->path, name, (double)value, (double)neutral));
 }
 
 static cairn_status plan_read_window(plan_reader *r) {
-    char name[96];
+    plan_key_name full;
     uint32_t value = 0;
     bool found;
-    cairn_status status;
-    snprintf(name, sizeof name, "%s.attention.sliding_window", r->architecture);
-    status = gguf_u32(r->b, r->file, name, &found, &value);
+    cairn_status status = gguf_u32(r->b, r->file, plan_name(r, "attention.sliding_window", &full), &found,
+                                   &value);
     r->window = value < (uint32_t)r->shape->context ? (int)value : 0;
     return status;
+}
+
+static cairn_status plan_fixed(plan_reader *r, const char *key, int fallback, int only) {
+    plan_key_name full;
+    int value;
+    cairn_status status = plan_key(r, key, fallback, &value);
+    if (status || value == only) return status;
+    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %d; %d is supported",
+                                   r->file->path, plan_name(r, key, &full), value, only));
 }
 
 /* ---- shape ----------------------------------------------------------------------------------- */
@@ -92,14 +113,12 @@ static cairn_status plan_read_heads(plan_reader *r) {
     cairn_status status = plan_key(r, "attention.key_length", even, &s->head_dim);
     if (status) return status;
     if (s->heads % s->kv_heads)
-        return base_fail(r->b, CAIRN_BAD_FILE,
-                         "%s: %d query heads are not a multiple of %d KV heads", path, s->heads,
-                         s->kv_heads);
-    if (s->head_dim % 16 || s->head_dim > 256)
-        return base_fail(r->b, CAIRN_UNSUPPORTED,
-                         "%s: a head has %d values; multiples of 16 up to 256 are supported", path,
-                         s->head_dim);
-    return CAIRN_OK;
+        status = plan_go_on(r, base_fail(r->b, CAIRN_BAD_FILE, "%s: %d query heads are not a multiple of "
+                                         "%d KV heads", path, s->heads, s->kv_heads));
+    if (!status && (s->head_dim % 16 || s->head_dim > 256))
+        status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: a head has %d values; multiples of "
+                                         "16 up to 256 are supported", path, s->head_dim));
+    return status ? status : plan_fixed(r, "attention.value_length", s->head_dim, s->head_dim);
 }
 
 static cairn_status plan_read_shape(plan_reader *r) {
@@ -113,21 +132,22 @@ static cairn_status plan_read_shape(plan_reader *r) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The tensor in the shape [rows, columns]. */
+/* The tensor in the shape [rows, columns]; NULL where a survey has told what it is instead. */
 static cairn_status plan_find(plan_reader *r, const char *name, int64_t rows, int64_t columns,
                               const gguf_tensor **found) {
     const gguf_tensor *t = gguf_tensor_find(r->file, name);
     int64_t have;
+    *found = NULL;
     if (!t)
-        return base_fail(r->b, CAIRN_BAD_FILE, "%s: the tensor '%s' is missing", r->file->path,
-                         name);
+        return plan_go_on(r, base_fail(r->b, CAIRN_BAD_FILE, "%s: the tensor '%s' is missing",
+                                       r->file->path, name));
+    r->used[t - r->file->tensors] = true;
     have = t->shape[1] * t->shape[2] * t->shape[3];
     if (t->shape[0] != columns || have != rows)
-        return base_fail(r->b, CAIRN_BAD_FILE,
-                         "%s: the tensor '%s' is [%lld, %lld]; [%lld, %lld] is expected",
-                         r->file->path, name, (long long)have, (long long)t->shape[0],
-                         (long long)rows, (long long)columns);
-    r->used[t - r->file->tensors] = true;
+        return plan_go_on(r, base_fail(r->b, CAIRN_BAD_FILE, "%s: the tensor '%s' is [%lld, %lld]; "
+                                       "[%lld, %lld] is expected", r->file->path, name, (long long)have,
+                                       (long long)t->shape[0], (long long)rows, (long long)columns));
+    if (!block_find(t->type)) return CAIRN_OK; /* in a survey, which tells of it for all tensors */
     r->plan->parameters += (uint64_t)(rows * columns);
     r->plan->weight_bytes += t->bytes;
     *found = t;
@@ -138,7 +158,7 @@ static cairn_status plan_weight(plan_reader *r, const char *name, int64_t rows, 
                                 model_weight *w) {
     const gguf_tensor *t;
     cairn_status status = plan_find(r, name, rows, columns, &t);
-    if (status) return status;
+    if (status || !t) return status;
     w->type = t->type;
     w->rows = rows;
     w->columns = columns;
@@ -154,7 +174,7 @@ static cairn_status plan_vector(plan_reader *r, const char *name, int64_t rows, 
     float *values;
     void *buffer = NULL;
     cairn_status status = plan_find(r, name, rows, columns, &t);
-    if (status) return status;
+    if (status || !t) return status;
     values = (float *)base_new(r->b, (size_t)(rows * columns), sizeof *values);
     if (values && !t->data) buffer = base_new(r->b, t->bytes, 1);
     if (!values || (!t->data && !buffer))
@@ -205,6 +225,7 @@ static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name
     for (size_t i = 0; i < count; i++) all.rows += list[i].rows;
     if ((status = plan_layer_weights(r, layer, &all, 1))) return status;
     fused = to[all.role];
+    if (!fused.rows) return CAIRN_OK; /* in a survey */
     for (size_t i = 0; i < count; i++) {
         model_weight *part = &to[list[i].role];
         *part = fused;
@@ -317,6 +338,32 @@ static cairn_status plan_check_tensors(plan_reader *r) {
                      r->file->path, r->file->tensors[first].name, r->architecture, others);
 }
 
+/* Whether a key that nothing has read leaves what the family computes as it is: notes for other programs;
+ * numbers of experts where it has none, of which the tensors tell. */
+static bool plan_is_note(const plan_reader *r, const char *name, int bytes) {
+    static const char notes[] = " vocab_size tensor_data_layout pooling_type rope.scaling.finetuned "
+        "attention.layer_norm_epsilon leading_dense_block_count nextn_predict_layers ";
+    char wanted[GGUF_NAME_BYTES];
+    snprintf(wanted, sizeof wanted, " %.*s ", bytes, name);
+    return strstr(notes, wanted) || !strncmp(wanted, r->shape->experts ? " feed_forward_length " : " expert_",
+                                             r->shape->experts ? 21 : 8);
+}
+
+static cairn_status plan_check_keys(plan_reader *r) {
+    const size_t bytes = strlen(r->architecture) + 1;
+    cairn_status status = CAIRN_OK;
+    for (size_t i = 0; i < r->file->key_count && !status; i++) {
+        const gguf_key *key = &r->file->keys[i];
+        const int shown = key->name_bytes < GGUF_NAME_BYTES - 3 ? (int)key->name_bytes : GGUF_NAME_BYTES - 3;
+        if (!r->read_keys[i] && key->name_bytes > bytes && key->name[bytes - 1] == '.' &&
+            !memcmp(key->name, r->architecture, bytes - 1) &&
+            !plan_is_note(r, key->name + bytes, shown - (int)bytes))
+            status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%.*s' is not supported",
+                                             r->file->path, shown, key->name));
+    }
+    return status;
+}
+
 static cairn_status plan_new_layers(plan_reader *r) {
     size_t count = (size_t)r->shape->layers;
     r->plan->layers = (plan_layer *)base_new(r->b, count, sizeof *r->plan->layers);
@@ -329,12 +376,18 @@ static cairn_status plan_new_layers(plan_reader *r) {
 static cairn_status plan_read_layers(plan_reader *r, const char *norm,
                                      cairn_status (*read)(plan_reader *r, int layer)) {
     cairn_status status = plan_new_layers(r);
+    int told;
+    if (!status) status = plan_check_keys(r);
+    told = r->told;
     if (!status) status = plan_ends(r, norm);
-    for (int i = 0; i < r->shape->layers && !status; i++) status = read(r, i);
-    if (!status && r->plan->landmark.values && !plan_all_paged(r->plan))
-        status = base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the model have "
-                           "no keys and values in pages", r->file->path, plan_landmark);
-    return status;
+    /* a survey ends with the first layer that lacks something: others will lack it, too */
+    for (int i = 0; i < r->shape->layers && !status && r->told == told; i++) status = read(r, i);
+    if (status || r->told != told) return status;
+    if (r->plan->landmark.values && !plan_all_paged(r->plan))
+        status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the "
+                                         "model have no keys and values in pages", r->file->path,
+                                         plan_landmark));
+    return status ? status : plan_check_tensors(r);
 }
 
 static void plan_free_vector(base *b, model_vector *v) {
@@ -381,13 +434,12 @@ static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, dou
 
 /* Which kinds of scaling there are. *factor: 0 where the kind needs none. */
 static cairn_status plan_scaling_kind(plan_reader *r, plan_scaling *s, bool *factors) {
-    char key[96];
+    plan_key_name full;
     const char *kind = "linear"; /* where a factor stands alone */
     size_t bytes = 6;
     bool found;
-    cairn_status status;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", r->architecture);
-    status = gguf_string(r->b, r->file, key, &found, &kind, &bytes);
+    cairn_status status = gguf_string(r->b, r->file, plan_name(r, "rope.scaling.type", &full), &found,
+                                      &kind, &bytes);
     if (status) return status;
     s->yarn = bytes == 4 && !memcmp(kind, "yarn", 4);
     *factors = bytes == 8 && !memcmp(kind, "longrope", 8);
@@ -396,9 +448,9 @@ static cairn_status plan_scaling_kind(plan_reader *r, plan_scaling *s, bool *fac
         return plan_number(r, "rope.scaling.factor", 1.0f, &s->factor);
     s->factor = 1.0f;
     if (*factors || (bytes == 4 && !memcmp(kind, "none", 4))) return CAIRN_OK;
-    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported; none, "
-                     "linear, yarn and longrope are", r->file->path, bytes < 32 ? (int)bytes : 32,
-                     kind);
+    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported; "
+                                   "none, linear, yarn and longrope are", r->file->path,
+                                   bytes < 32 ? (int)bytes : 32, kind));
 }
 
 static cairn_status plan_read_scaling(plan_reader *r, plan_scaling *s, bool *factors) {
@@ -478,6 +530,7 @@ static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_ro
         (status = plan_key(r, "rope.dimension_count", dim, &dims)) ||
         (status = plan_read_scaling(r, &scaling, &factors)))
         return status;
+    if (dims > 2 * PLAN_MAX_PAIRS) return CAIRN_OK; /* in a survey: so long heads are refused before */
     if (dims > dim || dims % 2 || turns <= 1.0f)
         return base_fail(r->b, CAIRN_BAD_FILE,
                          "%s: rope by powers of %g turns %d values of a head of %d; an even number "

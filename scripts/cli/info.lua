@@ -39,8 +39,8 @@ local function print_model(path, report, checks)
   line("weights", "%.1f million in %d tensors: %s", report.parameters / 1e6, report.tensors,
     report.types)
   line("tokenizer", "%s %s, %d tokens", report.tokenizer, report.pre_tokenizer, report.vocab)
-  line("chat", report.has_chat and "its template is known"
-    or "no template of a known family: the config's chat = { .. } gives the texts")
+  line("chat", report.has_chat and "its template is known" or "%s: the config's chat = { .. } gives the texts",
+    report.has_template and "its template is of no known family" or "it has no template")
   if report.has_landmark then line("landmark", "a token of its own ends each page") end
   for _, backend in ipairs(backends) do
     local check = checks[backend]

@@ -226,6 +226,7 @@ static void test_report(void) {
            r.tensors == 2 + 9 * LAYERS && !r.has_chat, "a model that loads: %s", r.types);
     tap_ok(!cairn_estimate(&c, path, &e, why, sizeof why) && !memcmp(&e, &r.estimate, sizeof e),
            "with what it takes");
+    tap_ok(!r.has_template, "and no chat template");
     write_changed("FAMILY", "llamb", "gpt-2", "gpt-7");
     tap_ok(cairn_model_check(&c, path, &r, why, sizeof why) == CAIRN_UNSUPPORTED && r.reasons == 2 &&
            strstr(why, "'llamb'") < strstr(why, "\n") && strstr(why, "\n") < strstr(why, "'gpt-7'"),

@@ -205,6 +205,26 @@ static const hostile hostiles[] = {
     {"llama3", KEY, "rope.dimension_count", 4, 66, NULL, CAIRN_BAD_FILE, "66 values of a head"},
     {"llama3", KEY, "rope.dimension_count", 4, 63, NULL, CAIRN_BAD_FILE, "63 values of a head"},
     {"llama3", KEY, "rope.dimension_count", 4, 0, NULL, CAIRN_BAD_FILE, "rope.dimension_count' is 0"},
+    {"llama3", KEY, "attention.clamp_kqv", 6, 8, NULL, CAIRN_UNSUPPORTED,
+     "the key 'llama.attention.clamp_kqv' is not supported"},
+    {"llama3", KEY, "logit_scale", 6, 0.125, NULL, CAIRN_UNSUPPORTED, "'llama.logit_scale'"},
+    {"llama3", KEY, "attention.value_length", 4, 32, NULL, CAIRN_UNSUPPORTED,
+     "'llama.attention.value_length' is 32; 64 is supported"},
+    {"llama3", KEY, "rope.scale_linear", 6, 4, NULL, CAIRN_UNSUPPORTED, "'llama.rope.scale_linear'"},
+    {"mistral", KEY, "attention.sliding_window_pattern", 4, 2, NULL, CAIRN_UNSUPPORTED,
+     "'llama.attention.sliding_window_pattern'"},
+    {"qwen2", KEY, "attention.sliding_window", 4, 32, NULL, CAIRN_UNSUPPORTED,
+     "'qwen2.attention.sliding_window'"},
+    {"gemma3", KEY, "rope.local.freq_base", 6, 500, NULL, CAIRN_UNSUPPORTED,
+     "'gemma3.rope.local.freq_base'"},
+    {"qwen3moe", KEY, "expert_gating_func", 4, 2, NULL, CAIRN_UNSUPPORTED,
+     "'qwen3moe.expert_gating_func' is 2; 1 is supported"},
+    {"qwen3moe", KEY, "expert_weights_scale", 6, 2.5, NULL, CAIRN_UNSUPPORTED,
+     "'qwen3moe.expert_weights_scale' is 2.5"},
+    {"qwen3moe", KEY, "expert_weights_norm", 7, 0, NULL, CAIRN_UNSUPPORTED,
+     "'qwen3moe.expert_weights_norm' is not supported"},
+    {"qwen3moe", KEY, "expert_shared_count", 4, 1, NULL, CAIRN_UNSUPPORTED,
+     "'qwen3moe.expert_shared_count'"},
     {"linear", KEY, "rope.scaling.factor", 6, 0, NULL, CAIRN_BAD_FILE, "rope.scaling.factor' is 0"},
     {"linear", KEY, "rope.scaling.factor", 6, -4, NULL, CAIRN_BAD_FILE, "scaling.factor' is -4"},
     {"linear", KEY, "rope.scaling.factor", 6, NAN, NULL, CAIRN_BAD_FILE, "rope.scaling.factor' is"},
@@ -379,6 +399,16 @@ static void spoil_family(family *f, const hostile *h) {
     }
 }
 
+/* What cairn_model_check says of the file. */
+static cairn_model_report report_of(const char *path, char *why, size_t bytes) {
+    const cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    cairn_model_report r;
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    cairn_model_check(&c, path, &r, why, bytes);
+    return r;
+}
+
 static void test_hostile(const hostile *h) {
     const char *path = "build/family_files_hostile.gguf";
     family f = same_animal(animal(h->animal));
@@ -386,11 +416,13 @@ static void test_hostile(const hostile *h) {
     cairn_runtime *rt = NULL;
     cairn_model *m = NULL;
     cairn_status status;
-    char error[256];
+    char error[256], why[2048];
     bool says;
     spoil_family(&f, h);
     family_write(&f, path);
     live_bytes = 0;
+    tap_ok(report_of(path, why, sizeof why).reasons && strstr(why, h->says) && live_bytes == 0,
+           "%s with %s: a check says so", h->animal, h->name);
     if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
     status = cairn_load_model(rt, path, &m);
     says = strstr(cairn_last_error(rt), h->says) != NULL;
@@ -398,6 +430,71 @@ static void test_hostile(const hostile *h) {
     if (status != h->status || !says) tap_note("%d: %s", (int)status, cairn_last_error(rt));
     cairn_close(rt);
     tap_ok(live_bytes == 0, "nothing is left allocated");
+    family_free(&f);
+    remove(path);
+}
+
+/* A file with much against it: a check tells all of it, a load the first. */
+static void test_all_reasons(void) {
+    static const hostile changes[] = {
+        {"", KEY, "rope.scaling.type", 8, 0, "su", CAIRN_OK, "rope scaling 'su'"},
+        {"", KEY, "attention.clamp_kqv", 6, 8, NULL, CAIRN_OK, "'llama.attention.clamp_kqv'"},
+        {"", KEY, "logit_scale", 6, 0.5, NULL, CAIRN_OK, "'llama.logit_scale'"},
+        {"", WITHOUT, "blk.1.attn_k.weight", 0, 0, NULL, CAIRN_OK, "'blk.1.attn_k.weight' is missing"},
+        {"", WITHOUT, "blk.1.ffn_up.weight", 0, 0, NULL, CAIRN_OK, "'blk.1.ffn_up.weight' is missing"}};
+    const char *path = "build/family_files_reasons.gguf", *at;
+    family f = same_animal(animal("llama3"));
+    cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    cairn_runtime *rt = open_runtime_on(&c, "llama3");
+    cairn_model *m = NULL;
+    cairn_model_report r;
+    char why[2048];
+    bool told = true;
+    for (size_t i = 0; i < BASE_COUNT(changes); i++) spoil_family(&f, &changes[i]);
+    tensor_of(&f, "blk.0.attn_q.weight")->type = 22;
+    tensor_of(&f, "blk.0.attn_norm.weight")->type = 22;
+    family_write(&f, path);
+    r = report_of(path, why, sizeof why);
+    at = why;
+    for (size_t i = 0; i < BASE_COUNT(changes); i++) told = told && at && (at = strstr(at, changes[i].says));
+    tap_ok(told && strstr(at, "block type IQ2_S (22) of 2 tensors") && r.reasons == 1 + (int)BASE_COUNT(changes), "%d reasons in order: %s", (int)r.reasons, why);
+    tensor_of(&f, "blk.0.attn_q.weight")->type = tensor_of(&f, "blk.0.attn_norm.weight")->type = BLOCK_F32;
+    family_write(&f, path);
+    if (rt)
+        tap_ok(cairn_load_model(rt, path, &m) == CAIRN_UNSUPPORTED && !m &&
+               strstr(cairn_last_error(rt), changes[0].says), "a load: %s", cairn_last_error(rt));
+    if (rt) cairn_close(rt);
+    family_free(&f);
+    remove(path);
+}
+
+/* Each animal with a block type that is not supported, of all its tensors: one reason, and none besides. */
+static void test_types(size_t i) {
+    const char *path = "build/family_files_types.gguf";
+    family f = same_animal(i);
+    cairn_model_report r;
+    char why[2048];
+    for (int t = 0; t < f.count; t++) f.tensors[t].type = 22;
+    family_write(&f, path);
+    r = report_of(path, why, sizeof why);
+    tap_ok(r.reasons == 1 && strstr(why, "IQ2_S (22)"), "%s of another block type: %s", zoo[i].name, why);
+    family_free(&f);
+    remove(path);
+}
+
+/* Keys that change nothing are no reason. */
+static void test_notes(void) {
+    static const family_key notes[] = {
+        {"vocab_size", 4, 120, NULL}, {"attention.value_length", 4, 64, NULL}, {"pooling_type", 4, 3, NULL},
+        {"rope.scaling.finetuned", 7, 1, NULL}, {"tensor_data_layout", 8, 0, "Meta AI original pth"},
+        {"expert_count", 4, 0, NULL}, {"expert_used_count", 4, 0, NULL}};
+    const char *path = "build/family_files_notes.gguf";
+    family f = same_animal(animal("llama3"));
+    char why[2048];
+    for (size_t i = 0; i < BASE_COUNT(notes); i++)
+        family_put(&f, notes[i].name, notes[i].type, notes[i].number, notes[i].text);
+    family_write(&f, path);
+    tap_ok(!report_of(path, why, sizeof why).reasons, "notes are no reason%s%s", *why ? ": " : "", why);
     family_free(&f);
     remove(path);
 }
@@ -439,6 +536,9 @@ int main(int count, char **words) {
     test_long_rope();
     test_refused();
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
+    for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_types(i);
+    test_all_reasons();
+    test_notes();
     test_other_family("qwen3moe", "qwen3", "'blk.0.ffn_gate_inp.weight': a ffn of experts is not supported");
     test_other_family("qwen3", "llama", "'blk.0.attn_k_norm.weight' is not supported in the family 'llama', "
                                         "nor are 3 more");

@@ -133,7 +133,7 @@ check_fails "generate --grammar names a mistake's place" "line 1, column 1: rule
 check "info of a model" sh -c "$cairn info $CAIRN_MODEL > $work/i.txt && grep -q '^cpu  *runs: ' $work/i.txt"
 check "info --json of a model" sh -c "$cairn info $CAIRN_MODEL --json > $work/i.json"
 check "says what it is and takes" json "$work/i.json" "o['cpu']['architecture'] == 'llama' and \
-o['cpu']['reasons'] == [] and o['cpu']['estimate']['kv_bytes'] > 0 and o['cpu']['has_chat']"
+o['cpu']['reasons'] == [] and o['cpu']['estimate']['kv_bytes'] > 0 and o['cpu']['has_chat'] and o['cpu']['has_template']"
 
 # chat: turns through a pipe; answers alone on standard output, no colours in it.
 printf 'What is 2+2?\n/save %s/s.bin\n/reset\n/load %s/s.bin\nAnd 3?\n/nope\n/load\n/load %s/no\n/quit\nlate\n' \

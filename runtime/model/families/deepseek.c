@@ -11,24 +11,19 @@
 
 enum { DEEPSEEK_LATENT = 512, DEEPSEEK_TURNING = 64, DEEPSEEK_INDEX = 128 };
 
-/* The number under the key must be this one: kernels and caches are made for it. */
-static cairn_status deepseek_fixed(plan_reader *r, const char *key, int expected) {
-    int value;
-    cairn_status status = plan_key(r, key, 0, &value);
-    if (status || value == expected) return status;
-    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s.%s' is %d; %d is supported",
-                     r->file->path, r->architecture, key, value, expected);
-}
-
 static cairn_status deepseek_heads(plan_reader *r) {
     model_shape *s = r->shape;
     model_latent *l = &s->latent;
+    const int width = DEEPSEEK_LATENT + DEEPSEEK_TURNING;
     int length;
     cairn_status status;
-    if ((status = deepseek_fixed(r, "attention.head_count_kv", 1)) ||
-        (status = deepseek_fixed(r, "attention.kv_lora_rank", DEEPSEEK_LATENT)) ||
-        (status = deepseek_fixed(r, "rope.dimension_count", DEEPSEEK_TURNING)) ||
-        (status = deepseek_fixed(r, "attention.indexer.key_length", DEEPSEEK_INDEX)) ||
+    if ((status = plan_fixed(r, "attention.head_count_kv", 0, 1)) ||
+        (status = plan_fixed(r, "attention.kv_lora_rank", 0, DEEPSEEK_LATENT)) ||
+        (status = plan_fixed(r, "rope.dimension_count", 0, DEEPSEEK_TURNING)) ||
+        (status = plan_fixed(r, "attention.indexer.key_length", 0, DEEPSEEK_INDEX)) ||
+        (status = plan_fixed(r, "attention.key_length", width, width)) ||
+        (status = plan_fixed(r, "attention.value_length", DEEPSEEK_LATENT, DEEPSEEK_LATENT)) ||
+        (status = plan_refuse_number(r, "attention.layer_norm_epsilon", 1e-6f)) ||
         (status = plan_key(r, "attention.q_lora_rank", 0, &l->q_rank)) ||
         (status = plan_key(r, "attention.key_length_mla", 0, &length)) ||
         (status = plan_key(r, "attention.value_length_mla", 0, &l->value)) ||
@@ -36,7 +31,7 @@ static cairn_status deepseek_heads(plan_reader *r) {
         (status = plan_key(r, "attention.indexer.top_k", 0, &l->topk)))
         return status;
     s->kv_heads = 1;
-    s->head_dim = DEEPSEEK_LATENT + DEEPSEEK_TURNING;
+    s->head_dim = width;
     l->still = length - DEEPSEEK_TURNING;
     if (s->heads <= 1 << 10 && l->still > 0 && length <= 1 << 12 && l->value <= 1 << 12 &&
         l->index_heads % 8 == 0 && l->index_heads <= 256)
@@ -50,11 +45,11 @@ static cairn_status deepseek_heads(plan_reader *r) {
 /* Where yarn stretches the rope, its factor of magnitude is in the scale alone, squared. */
 static cairn_status deepseek_ropes(plan_reader *r, plan_pairing indexer) {
     model_plan *p = r->plan;
-    char key[96];
+    plan_key_name full;
+    const char *key = plan_name(r, "rope.scaling.yarn_log_multiplier", &full);
     float more;
     bool found;
     cairn_status status;
-    snprintf(key, sizeof key, "%s.rope.scaling.yarn_log_multiplier", r->architecture);
     if ((status = gguf_f32(r->b, r->file, key, &found, &r->log_more))) return status;
     if (!(r->log_more >= 0.0f && r->log_more < 1e3f))
         return base_fail(r->b, CAIRN_BAD_FILE, "%s: the key '%s' is %g; 0 to 1000 is expected",

@@ -5,8 +5,9 @@
 /* KV heads by layer: those that are not 0 are the same number. */
 static cairn_status lfm2_kv_heads(plan_reader *r, gguf_list *list) {
     gguf_list all;
-    cairn_status status = gguf_array(r->b, r->file, "lfm2.attention.head_count_kv", NULL, GGUF_I32,
-                                     list);
+    plan_key_name key;
+    cairn_status status = gguf_array(r->b, r->file, plan_name(r, "attention.head_count_kv", &key), NULL,
+                                     GGUF_I32, list);
     if (status) return status;
     if (list->count != (uint64_t)r->shape->layers)
         return base_fail(r->b, CAIRN_BAD_FILE, "%s: the key 'lfm2.attention.head_count_kv' has "

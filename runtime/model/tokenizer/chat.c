@@ -34,6 +34,27 @@ static int32_t tokenizer_turn_token(tokenizer *t, const tokenizer_index *index, 
     return id >= 0 && t->kinds[id] == TOK_CONTROL ? id : -1;
 }
 
+/* Whether the template is of a known family, whose format is *f and lies in *canon. *fits: memory sufficed. */
+static bool tokenizer_know(base *b, const char *text, size_t bytes, base_text *canon, tokenizer_format *f,
+                           bool *fits) {
+    *fits = bytes >= 1 << 20 ||
+            (tokenizer_canon(b, text, bytes, canon) && base_text_add(b, canon, "", 0));
+    return *fits && canon->data && !memchr(canon->data, 0, canon->size) &&
+           tokenizer_recognise(canon->data, f);
+}
+
+static bool tokenizer_knows_chat(base *b, const gguf *g) {
+    const char *text = "";
+    size_t bytes = 0;
+    base_text canon = {NULL, 0, 0};
+    tokenizer_format f;
+    bool found, fits;
+    const bool known = !gguf_string(b, g, "tokenizer.chat_template", &found, &text, &bytes) && found &&
+                       tokenizer_know(b, text, bytes, &canon, &f, &fits);
+    base_text_free(b, &canon);
+    return known;
+}
+
 /* Declared in tokenizer.c. A template that is not known is an error only when it is asked for. */
 static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
                                         tokenizer *t) {
@@ -46,12 +67,9 @@ static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_
     t->turn_close = tokenizer_turn_token(t, index, "<|im_end|>");
     if (gguf_string(b, g, "tokenizer.chat_template", &found, &text, &bytes)) return b->status;
     if (!found) return CAIRN_OK;
-    fits = base_text_add(b, &t->chat_template, text, bytes < 120 ? bytes : 120) &&
-           (bytes >= 1 << 20 ||
-            (tokenizer_canon(b, text, bytes, &canon) && base_text_add(b, &canon, "", 0)));
-    t->has_chat = fits && canon.data && !memchr(canon.data, 0, canon.size) &&
-                  tokenizer_recognise(canon.data, f);
-    if (t->has_chat && f->system)
+    t->has_chat = tokenizer_know(b, text, bytes, &canon, f, &fits);
+    fits = fits && base_text_add(b, &t->chat_template, text, bytes < 120 ? bytes : 120);
+    if (t->has_chat && f->system && fits)
         fits = base_text_add(b, &t->chat_system, f->system, (size_t)(f->system_end - f->system));
     if (t->has_chat) tokenizer_control_marks(t, f, index);
     if (t->has_chat && f->quiet && fits)

@@ -126,11 +126,9 @@ static cairn_status tokenizer_stream_finish(base *b, tokenizer_stream *s, base_t
 static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t *ids, size_t count,
                                      base_text *out);
 /* ---- template.c, chat.c ---------------------------------------------------------------------- */
-typedef struct tokenizer_message {
-    const char *role, *content;
-    size_t content_bytes;
-} tokenizer_message;
+typedef struct tokenizer_message { const char *role, *content; size_t content_bytes; } tokenizer_message;
 
+static bool tokenizer_knows_chat(base *b, const gguf *g); /* its template is of a known family */
 /* Takes this format instead of the file's: the texts before and after messages of CHAT_ROLES roles,
  * which must outlive *t; before NULL: no turn of that role (only the system may have none). Out of
  * memory *t has no format. */
