@@ -81,6 +81,16 @@ static cairn_status plan_fixed(plan_reader *r, const char *key, int fallback, in
                                    r->file->path, plan_name(r, key, &full), value, only));
 }
 
+static cairn_status plan_true(plan_reader *r, const char *key) {
+    plan_key_name full;
+    const char *name = plan_name(r, key, &full);
+    bool found, value = true;
+    cairn_status status = gguf_bool(r->b, r->file, name, &found, &value);
+    if (status || value) return status;
+    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is false; true is supported",
+                                   r->file->path, name));
+}
+
 /* ---- shape ----------------------------------------------------------------------------------- */
 
 static cairn_status plan_read_sizes(plan_reader *r) {
@@ -93,7 +103,8 @@ static cairn_status plan_read_sizes(plan_reader *r) {
                            &s->ffn)) ||
         (status = plan_key(r, "context_length", 0, &s->context)) ||
         (status = plan_key(r, "attention.head_count", 0, &s->heads)) ||
-        (status = plan_number(r, "attention.layer_norm_rms_epsilon", 0, &s->norm_eps)))
+        (status = plan_number(r, "attention.layer_norm_rms_epsilon", 0, &s->norm_eps)) ||
+        (status = plan_true(r, "attention.causal")))
         return status;
     if (!embed || embed->ndim != 2 || embed->shape[1] < 1 || embed->shape[1] > 1 << 24)
         return base_fail(r->b, CAIRN_BAD_FILE,

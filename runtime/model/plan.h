@@ -114,9 +114,10 @@ static const char *plan_name(plan_reader *r, const char *key, plan_key_name *out
  * absent, 0: it is required. */
 static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out);
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out);
-/* Refuses a file with another number than `neutral`, a whole one than `only`, where more has no code. */
+/* Refuses a file with another number than `neutral`, a whole one than `only`, a false, where more has no code. */
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral);
 static cairn_status plan_fixed(plan_reader *r, const char *key, int fallback, int only);
+static cairn_status plan_true(plan_reader *r, const char *key);
 /* The window of those layers that have one; 0 where the file has none, or it hides nothing. */
 static cairn_status plan_read_window(plan_reader *r);
 /* Layers, widths, context, norms and vocabulary; head sizes, once shape.kv_heads is known; or both. */

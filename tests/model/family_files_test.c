@@ -222,7 +222,8 @@ static const hostile hostiles[] = {
     {"qwen3moe", KEY, "expert_weights_scale", 6, 2.5, NULL, CAIRN_UNSUPPORTED,
      "'qwen3moe.expert_weights_scale' is 2.5"},
     {"qwen3moe", KEY, "expert_weights_norm", 7, 0, NULL, CAIRN_UNSUPPORTED,
-     "'qwen3moe.expert_weights_norm' is not supported"},
+     "'qwen3moe.expert_weights_norm' is false; true is supported"},
+    {"llama3", KEY, "attention.causal", 7, 0, NULL, CAIRN_UNSUPPORTED, "'llama.attention.causal' is false"},
     {"qwen3moe", KEY, "expert_shared_count", 4, 1, NULL, CAIRN_UNSUPPORTED,
      "'qwen3moe.expert_shared_count'"},
     {"linear", KEY, "rope.scaling.factor", 6, 0, NULL, CAIRN_BAD_FILE, "rope.scaling.factor' is 0"},
@@ -483,20 +484,29 @@ static void test_types(size_t i) {
 }
 
 /* Keys that change nothing are no reason. */
-static void test_notes(void) {
-    static const family_key notes[] = {
-        {"vocab_size", 4, 120, NULL}, {"attention.value_length", 4, 64, NULL}, {"pooling_type", 4, 3, NULL},
-        {"rope.scaling.finetuned", 7, 1, NULL}, {"tensor_data_layout", 8, 0, "Meta AI original pth"},
-        {"expert_count", 4, 0, NULL}, {"expert_used_count", 4, 0, NULL}};
+static void test_notes(const char *name, const family_key *notes, size_t count) {
     const char *path = "build/family_files_notes.gguf";
-    family f = same_animal(animal("llama3"));
+    family f = same_animal(animal(name));
     char why[2048];
-    for (size_t i = 0; i < BASE_COUNT(notes); i++)
+    for (size_t i = 0; i < count; i++)
         family_put(&f, notes[i].name, notes[i].type, notes[i].number, notes[i].text);
     family_write(&f, path);
-    tap_ok(!report_of(path, why, sizeof why).reasons, "notes are no reason%s%s", *why ? ": " : "", why);
+    tap_ok(!report_of(path, why, sizeof why).reasons, "%s: notes are no reason%s%s", name, *why ? ": " : "", why);
     family_free(&f);
     remove(path);
+}
+
+static void test_all_notes(void) {
+    static const family_key plain[] = {
+        {"vocab_size", 4, 120, NULL}, {"attention.value_length", 4, 64, NULL}, {"pooling_type", 4, 0, NULL},
+        {"attention.causal", 7, 1, NULL}, {"rope.scaling.finetuned", 7, 1, NULL},
+        {"tensor_data_layout", 8, 0, "Meta AI original pth"}, {"expert_count", 4, 0, NULL},
+        {"expert_used_count", 4, 0, NULL}};
+    static const family_key experts[] = {
+        {"feed_forward_length", 4, 6144, NULL}, {"expert_gating_func", 4, 1, NULL},
+        {"expert_weights_scale", 6, 1, NULL}, {"expert_weights_norm", 7, 1, NULL}};
+    test_notes("llama3", plain, BASE_COUNT(plain));
+    test_notes("qwen3moe", experts, BASE_COUNT(experts));
 }
 
 /* A family's file under another's name: what that one has no code for is told, not what it lacks. */
@@ -538,7 +548,7 @@ int main(int count, char **words) {
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_types(i);
     test_all_reasons();
-    test_notes();
+    test_all_notes();
     test_other_family("qwen3moe", "qwen3", "'blk.0.ffn_gate_inp.weight': a ffn of experts is not supported");
     test_other_family("qwen3", "llama", "'blk.0.attn_k_norm.weight' is not supported in the family 'llama', "
                                         "nor are 3 more");

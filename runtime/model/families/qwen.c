@@ -44,7 +44,8 @@ static cairn_status qwen_read_experts(plan_reader *r) {
     if ((status = plan_key(r, "expert_count", 0, &s->experts)) ||
         (status = plan_key(r, "expert_used_count", 0, &s->experts_used)) ||
         (status = plan_fixed(r, "expert_gating_func", 1, 1)) || /* softmax */
-        (status = plan_refuse_number(r, "expert_weights_scale", 1.0f)))
+        (status = plan_refuse_number(r, "expert_weights_scale", 1.0f)) ||
+        (status = plan_true(r, "expert_weights_norm")))
         return status;
     if (s->experts > 4096 || s->experts_used > s->experts)
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: %d of %d experts take a row; up to all of "
