@@ -555,7 +555,8 @@ typedef enum cairn_block {
     CAIRN_BLOCK_Q4_K = 12, CAIRN_BLOCK_Q5_K = 13, CAIRN_BLOCK_Q6_K = 14 /* rows of 256 values each */
 } cairn_block;
 
-/* embed: out[r] = table[ids[r]], dequantised. An id outside the table gives zeros and BAD_DATA. */
+/* embed: out[r] = table[ids[r]], dequantised. An id outside the table gives zeros and BAD_DATA. hidden is
+ * a multiple of 8. */
 typedef struct cairn_embed_args {
     uint32_t struct_size;
     int32_t block;             /* a cairn_block */
@@ -615,6 +616,7 @@ CAIRN_API cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *
 /* THE PAGED CACHE of the ops below, one layer of it: f16 [pages, 2, kv_heads, page_size, head_dim],
  * K before V, so that a page of one head is contiguous. Row r belongs to sequence sequences[r],
  * whose logical page c is the physical page page_table[sequence, c]; positions are logical (POS).
+ * head_dim is a multiple of 16 up to 256; attend and attend_pages take a page_size that is one, too.
  * An id or position out of range skips the row (output zeros) and reports BAD_DATA. */
 typedef struct cairn_pages {
     cairn_tensor *cache;            /* [pages, 2, kv_heads, page_size, head_dim] f16 */
@@ -833,8 +835,10 @@ CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_
  * and its output counts by a second softmax over the pages' weights (logarithms, as select_pages'
  * scores are) and the lse of all else, the window. A weight of -inf or NaN leaves its page out; an
  * own page's lse as its weight makes both forms the same. `part` leaves the window or the selected
- * pages out: so each stands alone, with a softmax and lse of its own. With `landmarks` the last slot of
- * no page is attended. An empty selection without a window gives 0 and lse -inf. */
+ * pages out: so each stands alone, with a softmax and lse of its own. Sinks in a selected page are that
+ * page's; the window alone has all of them, so that merged with the pages alone it counts those twice.
+ * With `landmarks` the last slot of no page is attended. An empty selection without a window gives 0
+ * and lse -inf. */
 typedef struct cairn_attend_pages_args {
     uint32_t struct_size;
     float scale;                  /* 0: head_dim^-0.5 */
@@ -1148,7 +1152,8 @@ typedef struct cairn_short_conv_metadata_args {
                                      * block_tokens + requests entries always suffice */
     cairn_tensor *chunk_offsets;    /* [chunks] i32, out: which chunk of its request, then -1 */
     cairn_tensor *has_initial;      /* [capacity] i32, out, or NULL: 1 when tokens came before */
-    cairn_tensor *decode_indices;   /* [capacity] i32, out, or NULL: slots of decodes, -1 elsewhere */
+    cairn_tensor *decode_indices;   /* [capacity] i32, out, or NULL: slots of decodes, -1 elsewhere and of
+                                     * one without a new token */
     cairn_tensor *prompt_indices;   /* [capacity] i32, out, or NULL: slots of prompts, -1 elsewhere */
     cairn_tensor *counts;           /* [8] i32, out, or NULL: see cairn_conv_count */
     cairn_tensor *order;            /* [capacity] i32, out, or NULL */

@@ -70,13 +70,15 @@ static int64_t spec_said(const spec_call *s, spec_extent extent) {
 /* "1 to 8", "1 or more", "a multiple of 16 from 16 to 256". */
 static const char *spec_range_text(const spec_limit *l, int64_t more, char *text, size_t bytes) {
     char by[48] = "";
-    if (l->multiple > 1) snprintf(by, sizeof by, "a multiple of %lld ", (long long)l->multiple);
-    if (l->most >= INT32_MAX)
-        snprintf(text, bytes, "%s%s%lld or more", by, *by ? "from " : "",
-                 (long long)(l->least + more));
+    const bool open = l->most >= INT32_MAX;
+    if (l->multiple > 1)
+        snprintf(by, sizeof by, "a multiple of %lld%s", (long long)l->multiple,
+                 open ? ", " : " from ");
+    if (open)
+        snprintf(text, bytes, "%s%lld or more", by, (long long)(l->least + more));
     else
-        snprintf(text, bytes, "%s%s%lld to %lld", by, *by ? "from " : "",
-                 (long long)(l->least + more), (long long)(l->most + more));
+        snprintf(text, bytes, "%s%lld to %lld", by, (long long)(l->least + more),
+                 (long long)(l->most + more));
     return text;
 }
 
@@ -255,8 +257,8 @@ static void spec_check_float(spec_call *s, const spec_arg *a) {
     memcpy(&value, s->args + a->offset, sizeof value);
     if ((double)value >= a->least && (double)value <= a->most) return;
     if (a->most > 1e30)
-        ops_refuse(&s->c, true, "%s = %g; %g or more%s is expected", a->name, (double)value,
-                   a->least, a->most < (double)INFINITY ? ", finite," : "");
+        ops_refuse(&s->c, true, "%s = %g; %g or more, finite, is expected", a->name, (double)value,
+                   a->least);
     else
         ops_refuse(&s->c, true, "%s = %g; %g to %g is expected", a->name, (double)value, a->least,
                    a->most);

@@ -36,6 +36,7 @@ enum {
 #define INT_IS(symbol, field, least, most) \
     NUMBER_AS(SPEC_INT, 0, NULL, field, SPEC_##symbol, least, most)
 #define FLAG(field) NUMBER_AS(SPEC_FLAG, 0, NULL, field, 0, INT32_MIN, INT32_MAX)
+#define FINITE 3.4028234663852886e38 /* the largest f32 */
 #define REAL(field, least, most) NUMBER_AS(SPEC_FLOAT, 0, NULL, field, 0, least, most)
 #define SIZE(field) NUMBER_AS(SPEC_BYTES, 0, NULL, field, 0, 0, 0)
 #define NAMED(field) NUMBER_AS(SPEC_TEXT, SPEC_OPTIONAL, NULL, field, 0, 0, 0)
@@ -173,7 +174,7 @@ static const spec_arg spec_rmsnorm_args[] = {
     READ_AS(SPEC_IN_PLACE, 0, x, SPEC_F32, SPEC_ROWS, SPEC_N),
     READ(weight, SPEC_F32, SPEC_N),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_N),
-    REAL(epsilon, 0, (double)INFINITY),
+    REAL(epsilon, 0, FINITE),
     ARGS_END};
 #undef ARGS
 
@@ -182,7 +183,7 @@ static const spec_arg spec_rope_args[] = {
     READ_AS(SPEC_IN_PLACE, 0, x, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     READ(positions, SPEC_I32, SPEC_ROWS),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    REAL(base, 0, (double)INFINITY),
+    REAL(base, 0, FINITE),
     INT(rotary_dim, 0, INT32_MAX),
     FLAG(half_split),
     ARGS_END};
@@ -225,7 +226,7 @@ static const spec_arg spec_swiglu_args[] = {
     READ_IF(more.page_indptr, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),                                \
     READ_IF(more.page_indices, SPEC_I32, SPEC_ENTRIES),                                           \
     READ_IF(more.last_page_len, SPEC_I32, SPEC_SEQUENCES),                                        \
-    REAL(more.softcap, 0, 3.4028234663852886e38)
+    REAL(more.softcap, 0, FINITE)
 #define PAGED_LIMITS(slots, most_slots, values)                                                   \
     WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN_BY(PAGE_SIZE, slots, most_slots, slots),               \
     WITHIN_BY(HEAD_DIM, values, 256, values)
@@ -261,7 +262,7 @@ static const spec_arg spec_kv_append_args[] = {
               SPEC_PAGE_SIZE, SPEC_HEAD_DIM),
     READ(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),
     READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), READ(pages.positions, SPEC_I32, SPEC_ROWS),
-    REAL(rope_base, 0, (double)INFINITY),
+    REAL(rope_base, 0, FINITE),
     INT(rotary_dim, 0, INT32_MAX),
     FLAG(half_split),
     CHANGE_AS(SPEC_OPTIONAL, 0, scales, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
@@ -304,7 +305,7 @@ static const spec_arg spec_attend_args[] = {
     READ_IF(cu_lens, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
-    REAL(scale, 0, (double)INFINITY),
+    REAL(scale, 0, FINITE),
     INT(window, 0, INT32_MAX),
     INT(sinks, 0, INT32_MAX),
     INT(step_rows, 0, 4096),
@@ -323,8 +324,8 @@ static const spec_arg spec_attend_tokens_args[] = {
     READ_AS(SPEC_OPTIONAL, 16, latent, SPEC_LATENT, SPEC_PAGES, SPEC_PAGE_SIZE, SPEC_ANY),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_VALUES),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
-    REAL(scale, 0, (double)INFINITY),
-    REAL(softcap, 0, 3.4028234663852886e38),
+    REAL(scale, 0, FINITE),
+    REAL(softcap, 0, FINITE),
     CHOOSE("space", space, spec_spaces),
     ARGS_END};
 #undef ARGS
@@ -347,7 +348,7 @@ static const spec_arg spec_score_pages_args[] = {
     WRITE_OUT(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
     WRITE_IF(head_scores, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_MAX_PAGES),
     INT(window, 0, INT32_MAX),
-    REAL(scale, 0, (double)INFINITY),
+    REAL(scale, 0, FINITE),
     CHOOSE("source", source, spec_sources),
     CHOOSE("strategy", strategy, spec_strategies),
     ARGS_END};
@@ -384,7 +385,7 @@ static const spec_arg spec_attend_pages_args[] = {
     READ_IF(weights, SPEC_F32, SPEC_ROWS, SPEC_ANY, SPEC_TOPK),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
-    REAL(scale, 0, (double)INFINITY),
+    REAL(scale, 0, FINITE),
     INT(window, 0, INT32_MAX),
     INT(sinks, 0, INT32_MAX),
     CHOOSE("form", form, spec_forms),
@@ -505,8 +506,8 @@ static const spec_arg spec_index_qk_args[] = {
     WRITE_IF(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     WRITE_AS(0, 16, keys, SPEC_E4M3, SPEC_ROWS, INDEX_DIM),
     WRITE(key_scales, SPEC_F32, SPEC_ROWS),
-    REAL(rope_base, 0, (double)INFINITY),
-    REAL(epsilon, 0, (double)INFINITY),
+    REAL(rope_base, 0, FINITE),
+    REAL(epsilon, 0, FINITE),
     FLAG(power_of_two),
     ARGS_END};
 #undef ARGS
@@ -607,11 +608,11 @@ static const spec_limit spec_sample_limits[] = {WITHIN(VOCAB, 1, 1 << 20), LIMIT
 
 /* How rows are sampled: for all of them, and for each. */
 #define SAMPLED \
-    REAL(temperature, 0, 3.4028234663852886e38), \
+    REAL(temperature, 0, FINITE), \
     INT(top_k, 0, INT32_MAX), \
     REAL(top_p, 0, 1), \
     REAL(min_p, 0, 1), \
-    REAL(repetition_penalty, 0, 3.4028234663852886e38), \
+    REAL(repetition_penalty, 0, FINITE), \
     CHOOSE("order", order, spec_sampling_orders), \
     READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY), \
     READ_IF(temperatures, SPEC_F32, SPEC_ROWS), \

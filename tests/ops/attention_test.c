@@ -679,6 +679,7 @@ static void test_tokens(cairn_type type, int size, int dim, int kv_heads, int gr
     world w = make_world(type, CAIRN_F32, size, dim, kv_heads, group, 4, 3, lengths);
     both tokens = MAKE(CAIRN_I32, 4, topk);
     cairn_attend_tokens_args a;
+    char said[80];
     bool fine;
     for (int i = 0; i < 4 * topk; i++) {
         const int r = i / topk, of = ints(&w.of)[r];
@@ -705,15 +706,21 @@ static void test_tokens(cairn_type type, int size, int dim, int kv_heads, int gr
            cairn_type_name(type), topk, size, dim, kv_heads, group);
     ints(&tokens)[topk + 1] = w.pages * size;
     upload(&tokens), poison(&w.out);
+    snprintf(said, sizeof said, "attend_tokens: row %d: id out of range (%d)", (topk + 1) / topk, w.pages * size);
     fine = cairn_attend_tokens(rt, &a) == (on_gpu ? CAIRN_OK : CAIRN_BAD_DATA);
     if (on_gpu) fine = cairn_sync(rt) == CAIRN_BAD_DATA;
+    fine = fine && strstr(cairn_last_error(rt), said);
     download(&w.out);
     tap_ok(fine && floats(&w.out)[w.heads * dim] == 0.0f,
-           "attend_tokens on %s: an id out of range is skipped and reported", where);
+           "attend_tokens on %s: an id out of range is skipped and reported by name", where);
     a.space = CAIRN_SPACE_FLAT;
     if (size > 1)
         tap_ok(cairn_attend_tokens(rt, &a) == CAIRN_INVALID_ARGUMENT,
                "attend_tokens on %s: flat ids of a cache with pages", where);
+    a.space = CAIRN_SPACE_SLOT, a.scale = INFINITY;
+    tap_ok(cairn_attend_tokens(rt, &a) == CAIRN_INVALID_ARGUMENT &&
+               strstr(cairn_last_error(rt), "scale = inf; 0 or more, finite, is expected"),
+           "attend_tokens on %s: a scale without end", where);
     drop(&tokens), drop_world(&w);
 }
 

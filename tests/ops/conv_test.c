@@ -330,12 +330,24 @@ static bool check_restore(batch *b, both *snapshots, int most) {
     return fine;
 }
 
+/* A step in which no sequence has a token: x has no row, and what was to be restored is what was. */
+static void without_rows(batch *b) {
+    memset(b->cu.host, 0, b->cu.bytes);
+    upload(&b->cu);
+    drop(&b->out);
+    b->out = make((cairn_type)b->type, 2, 0, b->channels, 0);
+    b->conv.out = b->out.t;
+    b->shape[0] = b->tokens = 0;
+}
+
+/* most 0: without rows. */
 static void test_update(int type, int width, int channels, bool gates, int most) {
     batch b;
     both snapshots;
     cairn_short_conv_update_args a;
     bool fine;
     make_batch(&b, type, width, channels, most, gates, false);
+    if (!most) without_rows(&b), most = 1;
     snapshots = make((cairn_type)type, 3, b.sequences, width - 1 + most, channels);
     upload(&snapshots);
     with_bias(&b);
@@ -344,7 +356,7 @@ static void test_update(int type, int width, int channels, bool gates, int most)
     fine = done(cairn_short_conv_update(rt, &a)) && check_batch(&b);
     tap_ok(fine && check_snapshots(&b, &snapshots, most),
            "short_conv_update on %s: %s, width %d, %d channels, up to %d tokens, snapshots", where,
-           cairn_type_name((cairn_type)type), width, channels, most);
+           cairn_type_name((cairn_type)type), width, channels, b.tokens ? most : 0);
     tap_ok(fine && check_restore(&b, &snapshots, most),
            "short_conv_restore on %s: %s, any number of tokens accepted", where,
            cairn_type_name((cairn_type)type));
@@ -803,6 +815,14 @@ static void test_faults(void) {
     test_list_faults(&b, victim);
     drop_batch(&b);
     make_batch(&b, 1, 3, 16, 20, false, false);
+    without_rows(&b);
+    for (int s = 0; s < b.sequences; s++) ints(&b.at)[s] = s;
+    ints(&b.cu)[b.sequences] = 2;
+    upload(&b.cu), upload(&b.at);
+    tap_ok(run_prompts(&b, false) == CAIRN_BAD_DATA && run_prompts(&b, true) == CAIRN_BAD_DATA,
+           "short_conv on %s: tokens of an x that has none are reported", where);
+    drop_batch(&b);
+    make_batch(&b, 1, 3, 16, 20, false, false);
     memset(&a, 0, sizeof a);
     a.struct_size = sizeof a, a.conv = b.conv, a.block_tokens = 1;
     tap_ok(cairn_short_conv(rt, &a) == CAIRN_INVALID_ARGUMENT &&
@@ -830,6 +850,7 @@ static void test_all(void) {
         test_prompts(type, between(2, 4), between(1, most), false, true, between(0, 7));
         test_update(type, 4, 8 * between(1, 30), type != 2, 5);
         test_update(type, between(2, 8), between(1, most), type == 2, 3);
+        test_update(type, between(2, 8), between(1, most), type == 2, 0);
         test_pieces(type, between(2, 5));
         test_rows(type, 4 * between(1, 40));
     }

@@ -792,6 +792,7 @@ static void test_all(cairn_runtime *opened, const char *name) {
     if (!few) test_paged(2, 4, 64, 64, 0), test_paged(1, 3, 24, 48, 1);
     test_paged_faults();
     test_topk_ragged(7, few ? 90 : 700, few ? 12 : 100, false), test_topk_ragged(3, 60, 20, true);
+    test_topk_ragged(3, 0, 5, true); /* no keys */
     test_topk_paged(few ? 2 : 8, few ? 2 : 3, 16, 24);
     test_topk_short();
     test_transform();

@@ -194,8 +194,13 @@ static void ops_attend_slot(const ops_attend_job *job, int64_t slot, float *keys
                     keys + LATENT_VALUES);
 }
 
+/* Whether the cache has a slot of that id. */
+static bool ops_attend_holds(const paged_rows *at, int32_t id) {
+    return id >= 0 && ops_pages_exists(at, id / at->page_size);
+}
+
 /* Up to ATTENTION_PIECE tokens of a list side by side: how many there are. */
-static int ops_attend_gather(ops_attend_job *job, int64_t u, const int32_t *ids, int count,
+static int ops_attend_gather(const ops_attend_job *job, int64_t u, const int32_t *ids, int count,
                              float *keys) {
     const attend_params *p = job->p;
     const paged_rows *at = &p->at;
@@ -204,10 +209,7 @@ static int ops_attend_gather(ops_attend_job *job, int64_t u, const int32_t *ids,
     int kept = 0;
     for (int i = 0; i < count; i++) {
         const int32_t id = ids[i];
-        if (id < 0 || !ops_pages_exists(at, id / size)) {
-            if (id != -1) ops_pages_missing(&job->pages, u / at->kv_heads);
-            continue;
-        }
+        if (!ops_attend_holds(at, id)) continue;
         if (job->latent) ops_attend_slot(job, id, keys + kept * dim);
         for (int side = 0; side < 2 && !job->latent; side++) {
             const int64_t row = layout_slot(id / size, side, head, id % size, at->kv_heads, size, 1);
@@ -221,7 +223,7 @@ static int ops_attend_gather(ops_attend_job *job, int64_t u, const int32_t *ids,
 }
 
 /* The ids of row r; 0 with none, and where its request's are out of range. */
-static int ops_attend_ids(ops_attend_job *job, int64_t r, const int32_t **ids) {
+static int ops_attend_ids(const ops_attend_job *job, int64_t r, const int32_t **ids) {
     const attend_params *p = job->p;
     int32_t b, from, to;
     *ids = p->tokens + r * p->token_width;
@@ -289,6 +291,16 @@ static size_t ops_attend_scratch(const attend_params *p, int abilities) {
                sizeof(float) + (size_t)p->topk * sizeof(int32_t);
 }
 
+/* The first id of row r's list that no slot has, as the kernels report it. */
+static void ops_attend_bad_ids(const ops_attend_job *job, const char *op, int64_t r,
+                               cairn_status *status) {
+    const int32_t *ids;
+    const int count = ops_attend_ids(job, r, &ids);
+    for (int i = 0; i < count && !*status; i++)
+        if (ids[i] != -1 && !ops_attend_holds(&job->p->at, ids[i]))
+            ops_bad_row(job->pages.dev, op, r, "id out of range", ids[i], status);
+}
+
 /* The first row whose ids, position or entry of a step is out of range. */
 static cairn_status ops_attend_bad_rows(const ops_attend_job *job, const char *op) {
     const attend_params *p = job->p;
@@ -310,6 +322,7 @@ static cairn_status ops_attend_bad_rows(const ops_attend_job *job, const char *o
                 !ops_row_holds(&p->at, s, first + p->mask_rows - 1, &table))
                 ops_bad_row(dev, op, r, "no entry of the step at", first, &status);
         }
+        if (job->abilities & ATTEND_TOKENS) ops_attend_bad_ids(job, op, r, &status);
     }
     return status;
 }

@@ -146,7 +146,7 @@ cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_conv_args *ar
     conv_want(&s, &a.conv, &call);
     if (s.c.status) return s.c.status;
     conv_want_list(&s.c, &a, &call);
-    if (s.c.status || !call.p.tokens || !call.p.channels || !call.p.sequences) return s.c.status;
+    if (s.c.status || !call.p.channels || !call.p.sequences) return s.c.status;
     if (a.chunk_sequences && !call.p.chunks) return CAIRN_OK;
     if (rt->device.cuda) return spec_end(rt, conv_run_cuda(rt, &call));
     return spec_end(rt, conv_run_cpu(rt, "short_conv", &call.p, call.type, call.width));
@@ -168,7 +168,7 @@ cairn_status cairn_short_conv_update(cairn_runtime *rt, const cairn_short_conv_u
         call.p.snapshot_tokens = (int32_t)(s.n[SPEC_KEPT] - s.n[SPEC_TAPS]);
         if ((uintptr_t)call.p.snapshots % 16) call.aligned = false;
     }
-    if (!call.p.tokens || !call.p.channels || !call.p.sequences) return CAIRN_OK;
+    if (!call.p.channels || !call.p.sequences) return CAIRN_OK; /* no tokens: snapshots, faults */
     if (rt->device.cuda)
         return spec_end(rt, conv_launch(rt, &call, "short_conv_update", (unsigned)call.p.sequences));
     return spec_end(rt, conv_run_cpu(rt, "short_conv_update", &call.p, call.type, call.width));

@@ -104,6 +104,7 @@ static cairn_status index_choose_all(cairn_runtime *rt, const cairn_topk_rows_ar
     all.lengths = plain.lengths = t->lengths;
     all.row_starts = plain.row_starts = t->row_starts;
     all.indices = plain.indices = t->indices;
+    all.values = plain.values = t->values; /* wanted of no keys alone */
     all.route = plain.route = t->route;
     all.page_table = t->page_table, all.offsets = t->offsets, all.requests = t->requests;
     all.page_size = t->page_size;
