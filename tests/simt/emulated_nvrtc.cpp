@@ -109,9 +109,7 @@ static std::string command(const std::string &folder, const std::string &arch) {
 #else
     const char *sanitizer = "";
     flags += " -ftrivial-auto-var-init=pattern";
-    /* Checks as calls: a kernel runs for less time than it is compiled. */
-    if (dlsym(RTLD_DEFAULT, "__asan_init"))
-        flags += " -fsanitize=address --param asan-instrumentation-with-call-threshold=0";
+    if (dlsym(RTLD_DEFAULT, "__asan_init")) flags += " -fsanitize=address";
 #endif
     std::string object = folder + "/kernel.o";
     flags += " -DCAIRN_ARCH=" + arch + " -I" + folder + " -I" SIMT_FOLDER " -include simt_core.h";
