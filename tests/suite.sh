@@ -27,9 +27,10 @@ sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 # The slowest first, so that no core waits for one at the end; the others as they stand.
 job_names() {
     {
-        printf '%s\n' emulated nvrtc simt simt_race families forward_cuda landmark sliding windows sweep \
-            exact forward_families estimate readme portable family_files draft model_golden attention \
-            dist ops kept sample_few loop forward_cpu batch adapter topk_faults size warnings lua
+        printf '%s\n' emulated emulated_prompts nvrtc simt simt_race families readme forward_cuda landmark \
+            prompts windows portable model_golden forward_families estimate exact family_files sliding \
+            sweep lua worker resume dist forward_cpu loop attention speak topk_faults draft deepseek \
+            warnings adapter kept batch ops sample_few mtp spec direct kv config_nolua program size
         for path in tests/*/run.sh; do [ ! -f "$path" ] || basename "$(dirname "$path")"; done
         echo lua
         for path in tests/*_test.c tests/*/*_test.c tests/*_test.sh tests/*/*_test.sh; do
@@ -67,7 +68,7 @@ kind_of() {
 
 # kinds_of NAME: what the job needs.
 kinds_of() {
-    [ "$1" != emulated ] || echo plain
+    case $1 in emulated*) echo plain ;; esac
     c_test=$(test_of "$1" c)
     [ -n "$c_test" ] || return 0
     kind_of "$(head_field build "$c_test")"
@@ -169,6 +170,7 @@ main() {
     for kind in $(for name in $jobs; do kinds_of "$name"; done | sed 's/ .*//' | sort -u); do
         apart_build "$kind" || return 1
     done
+    export CAIRN_APART_BUILT=1 # tests/emulated/run.sh
     cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
     printf '%s\n' $jobs | xargs -P "$cores" -n 1 sh tests/suite.sh job
     grep -h '# SKIP' "$logs"/*.log | sed 's/.*# SKIP */# skipped: /' | sort | uniq -c |

@@ -2,17 +2,18 @@
 # The C tests whose head comment says "emulated: ... race", run against the emulated driver
 # (tests/simt/emulate.sh) with kernels under the race detector. With AddressSanitizer they run by
 # tests/suite.sh, and top-k's kernels meet the race detector in simt_race. Arguments: tests; none:
-# all.
+# all but those that are a job of their own (tests/emulated_NAME).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 : "${CC:=cc}" "${lua_cflags:=$(pkg-config --cflags lua5.4 2>/dev/null)}" "${lua_libs:=-llua5.4}"
 : "${libraries:=-lm -ldl -lpthread}"
-[ $# -gt 0 ] || set -- $(grep -ls 'emulated: .*race' tests/*_test.c tests/*/*_test.c | sed 's/.*\///; s/_test.c//')
+[ $# -gt 0 ] || set -- $(grep -ls 'emulated: .*race' tests/*_test.c tests/*/*_test.c | sed 's/.*\///; s/_test.c//' |
+    while read -r name; do [ -d "tests/emulated_$name" ] || echo "$name"; done)
 out=${CAIRN_BUILD:-build}/emulated
 mkdir -p "$out"
 
 . tests/apart.sh
-apart_build plain || exit 1
+[ -n "${CAIRN_APART_BUILT-}" ] || apart_build plain || exit 1
 flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off"
 
 # run NAME: keeps what was said of cuda, and the failures; of the CPU tests/suite.sh asks.

@@ -3,6 +3,9 @@
 #ifndef CAIRN_SIMT_CORE_H
 #define CAIRN_SIMT_CORE_H
 
+#ifdef SIMT_KERNEL /* the C library's alone: all of <cmath> takes longer to read than a kernel */
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

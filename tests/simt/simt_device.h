@@ -323,11 +323,11 @@ CAIRN_INLINE float fma_f32(float a, float b, float c) { return fmaf(a, b, c); }
 CAIRN_INLINE float add_f32(float a, float b) { return a + b; }
 CAIRN_INLINE float mul_f32(float a, float b) { return a * b; }
 CAIRN_INLINE float div_f32(float a, float b) { return a / b; }
-CAIRN_INLINE float sqrt_f32(float x) { return std::sqrt(x); }
-CAIRN_INLINE float exp_f32(float x) { return std::exp(x); }
-CAIRN_INLINE float log_f32(float x) { return std::log(x); }
-CAIRN_INLINE double floor_f64(double x) { return std::floor(x); }
-CAIRN_INLINE double pow_f64(double x, double y) { return std::pow(x, y); }
+CAIRN_INLINE float sqrt_f32(float x) { return sqrtf(x); }
+CAIRN_INLINE float exp_f32(float x) { return expf(x); }
+CAIRN_INLINE float log_f32(float x) { return logf(x); }
+CAIRN_INLINE double floor_f64(double x) { return floor(x); }
+CAIRN_INLINE double pow_f64(double x, double y) { return pow(x, y); }
 
 /* ---- halves ---- */
 
