@@ -84,3 +84,26 @@ test("rows of a forward that do not fit", function()
   check.error(function() m:forward { { session = s, ids = { 1, 2 }, mask = { { 1 }, {} } } } end, "row 2")
   check.error(function() m:forward { { session = s, ids = { 1 }, logits = { 5 } } } end, "row 5 of 1")
 end)
+
+-- What a table computes would be held by nothing once it is read, and the code could close what the call is about.
+test("no code of the script's runs while a call reads its tables; what tables inherit counts", function()
+  local path = model_path()
+  local rt <close> = open()
+  local m = rt:load_model(path)
+  local s = m:session()
+  local ran = 0
+  local function computed(field)
+    return setmetatable(field, { __index = function() ran = ran + 1; rt:close() end })
+  end
+  local function inherited(field) return setmetatable({}, { __index = setmetatable({}, { __index = field }) }) end
+  check.equal(s:text("Say:", computed { max_tokens = 1 }), s:reset():text("Say:", inherited { max_tokens = 1 }))
+  check.error(function() m:chat_ids { computed {} } end, "needs the strings role and content")
+  check.equal(#m:chat_ids { inherited { role = "user", content = "a" } }, #m:chat_ids { { role = "user", content = "a" } })
+  check.error(function() m:forward { computed {} } end, "a list of ids is expected")
+  check.equal(#m:eval({ 1, 2, 3 }, inherited { top = 1 }).top, 3)
+  check.equal(ran, 0)
+  local circle = setmetatable({}, {})
+  getmetatable(circle).__index = circle
+  check.error(function() m:chat_ids { circle } end, "needs the strings role and content")
+  check.error(function() m:chat_ids { { role = "user\0x", content = "a" } } end, "holds a NUL byte")
+end)
