@@ -275,6 +275,7 @@ static void bind_add_number(lua_State *L, int out, int index) {
     else if (isnan(value)) snprintf(text, sizeof text, "(0/0)");
     else if (isinf(value)) snprintf(text, sizeof text, value > 0 ? "(1/0)" : "(-1/0)");
     else snprintf(text, sizeof text, floor(value) == value ? "%.1f" : "%.17g", value);
+    base_decimal_point(text);
     bind_add_text(L, out, text);
 }
 
