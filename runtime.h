@@ -611,7 +611,8 @@ typedef struct cairn_model_source {
     const void *data;        /* the file's bytes, or NULL */
     uint64_t bytes;          /* how many it has */
     /* data NULL: writes up to `bytes` bytes of the file, from `offset` on, and returns how many it
-     * wrote; 0: none can be read. Called in the order of the file, from the calling thread. */
+     * wrote; 0: none can be read. Called in the order of the file, from the calling thread. It calls
+     * nothing of this runtime but cairn_close, which counts when the load has ended: CANCELLED. */
     size_t (*read)(void *user, uint64_t offset, void *out, size_t bytes);
     void *user;
 } cairn_model_source;

@@ -119,6 +119,10 @@ void cairn_close(cairn_runtime *rt) {
     base last;
     bool closing;
     if (!rt) return;
+    if (os_atomic_load(&rt->loading)) { /* in a callback of the load, which holds the runtime */
+        rt->closing = true;
+        return;
+    }
     handles_hold(rt);
     rt->closing = closing = engine_is_any_busy(rt);
     handles_drop(rt);

@@ -129,6 +129,14 @@ static bool base_text_add(base *b, base_text *text, const void *bytes, size_t co
     return true;
 }
 
+static void base_decimal_point(char *digits) {
+    char *at = digits + strspn(digits, "-0123456789");
+    const size_t bytes = strcspn(at, "0123456789eE");
+    if (at == digits || at[-1] == '-' || !bytes) return; /* nan, -inf, a whole number */
+    *at = '.';
+    memmove(at + 1, at + bytes, strlen(at + bytes) + 1);
+}
+
 static bool base_text_print(base *b, base_text *text, const char *format, ...) {
     va_list args, again;
     int need;

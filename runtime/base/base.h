@@ -132,10 +132,10 @@ static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_by
 /* Each returns false when memory is short; the text then stands as it was. */
 static bool base_text_reserve(base *b, base_text *text, size_t more);
 static bool base_text_add(base *b, base_text *text, const void *bytes, size_t count);
+static void base_decimal_point(char *digits); /* in place of what printf wrote as the locale's */
 BASE_PRINTF(3, 4)
 static bool base_text_print(base *b, base_text *text, const char *format, ...);
-/* Leaves an empty text that can grow again. */
-static void base_text_free(base *b, base_text *text);
+static void base_text_free(base *b, base_text *text); /* leaves an empty text that can grow again */
 
 /* ---- characters of UTF-8 text ---------------------------------------------------------------- */
 

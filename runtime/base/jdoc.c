@@ -223,15 +223,11 @@ static bool jdoc_whole(const jdoc *j, uint32_t node, uint64_t most, uint64_t *ou
     return *out = value, true;
 }
 
-/* Of up to 18 digits and an exponent; a locale's decimal point has no say. */
-static double jdoc_value(const jdoc *j, uint32_t node) {
-    const jdoc_node *n = &j->nodes[node];
-    const char *at = j->text + n->at, *end = at + n->bytes;
+static double jdoc_decimal(const char *at, const char *end) {
     double value = 0, power;
     int digits = 0, exponent = 0, said = 0;
     bool point = false, minus = false;
     uint64_t mantissa = 0;
-    if (!jdoc_is(j, node, JDOC_NUMBER)) return 0;
     if (*at == '-') at++, minus = true;
     for (; at < end && (*at | 32) != 'e'; at++) {
         if (*at == '.') point = true;
@@ -249,6 +245,12 @@ static double jdoc_value(const jdoc *j, uint32_t node) {
         exponent += down ? -said : said;
     }
     power = pow(10, exponent < 0 ? -exponent : exponent);
-    value = exponent < 0 ? (double)mantissa / power : (double)mantissa * power;
+    if (mantissa) value = exponent < 0 ? (double)mantissa / power : (double)mantissa * power;
     return minus ? -value : value;
+}
+
+static double jdoc_value(const jdoc *j, uint32_t node) {
+    const jdoc_node *n = &j->nodes[node];
+    const char *at = j->text + n->at;
+    return jdoc_is(j, node, JDOC_NUMBER) ? jdoc_decimal(at, at + n->bytes) : 0;
 }

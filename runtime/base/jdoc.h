@@ -32,6 +32,8 @@ static uint32_t jdoc_get(const jdoc *j, uint32_t object, const char *name);
  * this text. */
 static bool jdoc_is(const jdoc *j, uint32_t node, jdoc_kind kind);
 static bool jdoc_says(const jdoc *j, uint32_t node, const char *text);
+/* The value of a number as JSON writes it, up to 18 of its digits; a locale's decimal point has no say. */
+static double jdoc_decimal(const char *at, const char *end);
 /* The value of a number; 0 of anything else. */
 static double jdoc_value(const jdoc *j, uint32_t node);
 /* Whether the node is a whole number from 0 to `most`. */

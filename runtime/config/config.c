@@ -196,15 +196,14 @@ static void config_print_short(config_text *text, const char *bytes, size_t coun
 
 /* The shortest decimals that read back as the same float (or double), in every locale. */
 static void config_print_number(config_text *text, double x, bool is_float) {
-    char digits[40], *comma;
+    char digits[40];
     int precision = 6;
     if (x != x) { config_print(text, "nan"); return; }
     do {
         snprintf(digits, sizeof digits, "%.*g", precision, x);
     } while (precision++ < (is_float ? 9 : 17) &&
              !(is_float ? (float)strtod(digits, NULL) == (float)x : strtod(digits, NULL) == x));
-    comma = strpbrk(digits, ",");
-    if (comma) *comma = '.';
+    base_decimal_point(digits);
     config_print(text, strpbrk(digits, ".en") ? "%s" : "%s.0", digits);
 }
 

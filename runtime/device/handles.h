@@ -37,6 +37,7 @@ struct cairn_runtime {
     struct handles_turns turns;
     struct worker_thread *worker; /* or NULL */
     bool capturing;
+    os_atomic loading; /* loads that run, whose callbacks may close the runtime */
     bool closing; /* closed inside a callback: it goes when the call has ended */
 };
 

@@ -196,7 +196,13 @@ static const model_backend *engine_backend(const cairn_runtime *rt) {
 static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cairn_model **model) {
     cairn_status status;
     if ((status = handles_enter(rt))) return status;
-    return handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
+    os_atomic_add(&rt->loading, 1);
+    status = handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
+    os_atomic_add(&rt->loading, -1);
+    if (!rt->closing || os_atomic_load(&rt->loading) || engine_is_any_busy(rt)) return status;
+    *model = NULL;
+    cairn_close(rt);
+    return status ? status : CAIRN_CANCELLED;
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {

@@ -69,8 +69,7 @@ static void profile_put(profile_text *t, const char *json, const char *markdown,
         t->fine = base_text_add(t->b, &t->out, text, n);
         if (!text[n]) return;
         snprintf(number, sizeof number, *values == *values ? "%.3f" : "null", *values);
-        for (char *c = number; *c; c++)
-            if (*c == ',') *c = '.';
+        base_decimal_point(number);
         if (!strcmp(number + strlen(number) - 4, ".000")) number[strlen(number) - 4] = '\0';
         t->fine = t->fine && base_text_add(t->b, &t->out, number, strlen(number));
     }

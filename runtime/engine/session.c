@@ -490,7 +490,7 @@ static cairn_status engine_leave(cairn_session *s, cairn_status status) {
     bool session = s->closing, model, runtime;
     s->busy = false;
     model = m->closing && !engine_is_busy(m);
-    runtime = rt->closing && !engine_is_any_busy(rt);
+    runtime = rt->closing && !engine_is_any_busy(rt) && !os_atomic_load(&rt->loading);
     if (status) engine_note_error(s, status);
     handles_leave(rt, status);
     if (session) cairn_session_close(s);

@@ -247,16 +247,13 @@ static bool schema_says(const schema *x, int n, const char *word) {
 
 /* A whole number of a keyword, at most `most` either way; `none` where it is not given. */
 static bool schema_whole(schema *x, int n, const char *key, int64_t most, int64_t none, int64_t *out) {
-    char number[40];
     double value;
     int m = schema_get(x, n, key);
     const schema_node *node = &x->nodes[m < 0 ? 0 : m];
     *out = none;
     if (m < 0) return true;
-    snprintf(number, sizeof number, "%.*s", (int)(node->end - node->at), x->text + node->at);
-    value = strtod(number, NULL);
-    if (node->kind != SCHEMA_NUMBER || node->end - node->at >= sizeof number ||
-        !(value >= -(double)most && value <= (double)most) || value != floor(value))
+    value = node->kind == SCHEMA_NUMBER ? jdoc_decimal(x->text + node->at, x->text + node->end) : NAN;
+    if (!(value >= -(double)most && value <= (double)most) || value != floor(value))
         return schema_refuse(x, m, CAIRN_UNSUPPORTED, "a whole number that is not too large is expected");
     return *out = (int64_t)value, true;
 }

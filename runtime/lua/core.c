@@ -62,6 +62,24 @@ static void bind_no_option(lua_State *L, const char *call, const char *name, con
     luaL_error(L, "%s: no option %s; did you mean %s?", call, name, closest);
 }
 
+/* As lua_getfield, of a caller's table, but no code of the caller's runs, which might close what the
+ * call is about: fields are inherited through tables alone, and the tables hold what they give. */
+static int bind_field(lua_State *L, int table, const char *name) {
+    lua_pushvalue(L, table);
+    for (int tables = 0; tables < 16 && lua_istable(L, -1); tables++) {
+        lua_pushstring(L, name);
+        if (lua_rawget(L, -2) != LUA_TNIL || luaL_getmetafield(L, -2, "__index") == LUA_TNIL) {
+            lua_remove(L, -2);
+            return lua_type(L, -1);
+        }
+        lua_replace(L, -3);
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    lua_pushnil(L);
+    return LUA_TNIL;
+}
+
 /* The options at `arg`: a table whose names are all among `names`, each ended by a NUL; false where
  * there are none. */
 static bool bind_options(lua_State *L, int arg, const char *call, const char *names) {
@@ -257,6 +275,7 @@ static void bind_add_number(lua_State *L, int out, int index) {
     else if (isnan(value)) snprintf(text, sizeof text, "(0/0)");
     else if (isinf(value)) snprintf(text, sizeof text, value > 0 ? "(1/0)" : "(-1/0)");
     else snprintf(text, sizeof text, floor(value) == value ? "%.1f" : "%.17g", value);
+    base_decimal_point(text);
     bind_add_text(L, out, text);
 }
 
@@ -389,9 +408,9 @@ static int bind_open(lua_State *L) {
     bind_to_config(L, 1, &config);
     config.log_callback = cairn_log_stderr; /* mistakes before this were raised, not logged */
     if (lua_istable(L, 2)) {
-        if (lua_getfield(L, 2, "progress"), lua_toboolean(L, -1))
+        if (bind_field(L, 2, "progress"), lua_toboolean(L, -1))
             config.progress_callback = bind_progress;
-        if (lua_getfield(L, 2, "log"), lua_isboolean(L, -1) && !lua_toboolean(L, -1))
+        if (bind_field(L, 2, "log"), lua_isboolean(L, -1) && !lua_toboolean(L, -1))
             config.log_callback = NULL;
         if (lua_type(L, -1) == LUA_TSTRING && !strcmp(lua_tostring(L, -1), "apart"))
             config.log_callback = bind_log_apart;

@@ -78,10 +78,10 @@ static jit_request *bind_to_request(lua_State *L, int index) {
     lua_setiuservalue(L, -2, 1);
     memset(request, 0, sizeof *request);
     request->constants = constants;
-    if (lua_getfield(L, index, "source") != LUA_TSTRING) luaL_error(L, "compile: no source");
+    if (bind_field(L, index, "source") != LUA_TSTRING) luaL_error(L, "compile: no source");
     request->source = lua_tostring(L, -1);
     lua_pop(L, 1);
-    if (lua_getfield(L, index, "constants") != LUA_TTABLE) luaL_error(L, "compile: no constants");
+    if (bind_field(L, index, "constants") != LUA_TTABLE) luaL_error(L, "compile: no constants");
     table = lua_gettop(L);
     lua_pushnil(L);
     while (lua_next(L, table)) {
@@ -99,7 +99,7 @@ static jit_request *bind_to_request(lua_State *L, int index) {
 static bool bind_wants_ptx(lua_State *L, int index) {
     static const char *const kinds[] = {"cubin", "ptx", NULL};
     int kind;
-    lua_getfield(L, index, "kind");
+    bind_field(L, index, "kind");
     kind = luaL_checkoption(L, -1, "cubin", kinds);
     lua_pop(L, 1);
     return kind == 1;

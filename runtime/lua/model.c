@@ -195,7 +195,7 @@ static int32_t *bind_to_ids(lua_State *L, int arg, int *count) {
 static bool bind_to_special(lua_State *L, int arg) {
     bool special = true;
     if (lua_istable(L, arg)) {
-        special = lua_getfield(L, arg, "special") == LUA_TNIL || lua_toboolean(L, -1);
+        special = bind_field(L, arg, "special") == LUA_TNIL || lua_toboolean(L, -1);
         lua_pop(L, 1);
     }
     return special;
@@ -237,23 +237,23 @@ static int bind_detokenize(lua_State *L) {
  * strings stand while the list holds them. */
 static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
     cairn_message *messages;
-    size_t bytes;
+    size_t role_bytes, bytes;
     int i;
     luaL_checktype(L, arg, LUA_TTABLE);
     *count = (int)lua_rawlen(L, arg);
-    if (!*count && lua_getfield(L, arg, "content") != LUA_TNIL)
+    if (!*count && bind_field(L, arg, "content") != LUA_TNIL)
         luaL_error(L, "chat: a list of messages is expected, { { role =, content = } }; this is one");
     messages = (cairn_message *)lua_newuserdatauv(L, (size_t)*count * sizeof *messages, 0);
     for (i = 0; i < *count; i++) {
         lua_rawgeti(L, arg, i + 1);
         if (!lua_istable(L, -1)) luaL_error(L, "chat: message %d is no table", i + 1);
-        if (lua_getfield(L, -1, "role") != LUA_TSTRING ||
-            lua_getfield(L, -2, "content") != LUA_TSTRING)
+        if (bind_field(L, -1, "role") != LUA_TSTRING ||
+            bind_field(L, -2, "content") != LUA_TSTRING)
             luaL_error(L, "chat: message %d needs the strings role and content", i + 1);
-        messages[i].role = lua_tostring(L, -2);
+        messages[i].role = lua_tolstring(L, -2, &role_bytes);
         messages[i].content = lua_tolstring(L, -1, &bytes);
-        if (strlen(messages[i].content) < bytes)
-            luaL_error(L, "chat: the content of message %d holds a NUL byte", i + 1);
+        if (strlen(messages[i].role) < role_bytes || strlen(messages[i].content) < bytes)
+            luaL_error(L, "chat: the role or the content of message %d holds a NUL byte", i + 1);
         lua_pop(L, 3);
     }
     return messages;
@@ -263,8 +263,8 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
 static void bind_to_turns(lua_State *L, int arg, bool *first, bool *answer) {
     *first = *answer = true;
     if (!bind_options(L, arg, "chat", "first\0answer\0")) return;
-    *first = lua_getfield(L, arg, "first") == LUA_TNIL || lua_toboolean(L, -1);
-    *answer = lua_getfield(L, arg, "answer") == LUA_TNIL || lua_toboolean(L, -1);
+    *first = bind_field(L, arg, "first") == LUA_TNIL || lua_toboolean(L, -1);
+    *answer = bind_field(L, arg, "answer") == LUA_TNIL || lua_toboolean(L, -1);
     lua_pop(L, 2);
 }
 
@@ -337,7 +337,7 @@ static int bind_eval(lua_State *L) {
     int i;
     memset(&a, 0, sizeof a);
     a.struct_size = (uint32_t)sizeof a;
-    if (bind_options(L, 3, "eval", "top\0") && lua_getfield(L, 3, "top") != LUA_TNIL)
+    if (bind_options(L, 3, "eval", "top\0") && bind_field(L, 3, "top") != LUA_TNIL)
         a.top = bind_to_int32(L, -1, "eval: top");
     if (a.top < 0 || a.top > 4096) luaL_error(L, "eval: top = %d; 0 to 4096 is allowed", a.top);
     a.ids = bind_to_ids(L, 2, &a.count);

@@ -202,7 +202,7 @@ static void bind_output(bind_call *c, const spec_arg *f, cairn_type type, int ra
     lua_State *L = c->L;
     int64_t shape[CAIRN_MAX_RANK];
     int d;
-    if (c->options) lua_getfield(L, c->options, spec_lua_name(f));
+    if (c->options) bind_field(L, c->options, spec_lua_name(f));
     else lua_pushnil(L);
     if (!bind_given_tensor(c, f)) {
         bool wish = lua_toboolean(L, -1);
@@ -323,7 +323,7 @@ static void bind_list_tensors(bind_call *c) {
     for (i = 2; i <= last; i++)
         if (luaL_testudata(L, i, BIND_TENSOR)) lua_pushvalue(L, i), bind_add_piece(L, list);
     for (f = c->op->args; f->name && c->options; f++) {
-        if (lua_getfield(L, c->options, spec_lua_name(f)) == LUA_TUSERDATA) bind_add_piece(L, list);
+        if (bind_field(L, c->options, spec_lua_name(f)) == LUA_TUSERDATA) bind_add_piece(L, list);
         else lua_pop(L, 1);
     }
 }

@@ -15,7 +15,7 @@ static cairn_page_pool *bind_to_page_pool(lua_State *L, int arg, cairn_runtime *
 /* The whole number of field `key` in the table at `arg`, `otherwise` when it is absent. */
 static int bind_int_field(lua_State *L, int arg, const char *key, int otherwise) {
     int value = otherwise;
-    if (lua_getfield(L, arg, key) != LUA_TNIL) value = bind_to_int32(L, -1, key);
+    if (bind_field(L, arg, key) != LUA_TNIL) value = bind_to_int32(L, -1, key);
     lua_pop(L, 1);
     return value;
 }
@@ -109,7 +109,7 @@ static int bind_make_page_tables(lua_State *L) {
     options.requests = bind_int_field(L, 2, "requests", 0);
     options.max_tokens = bind_int_field(L, 2, "max_tokens", 0);
     options.page_size = bind_int_field(L, 2, "page_size", 0);
-    if (lua_getfield(L, 2, "pool") != LUA_TNIL)
+    if (bind_field(L, 2, "pool") != LUA_TNIL)
         options.pool = bind_to_page_pool(L, 3, &pool_rt);
     o = (bind_object *)bind_new_object(L, BIND_PAGE_TABLES, sizeof *o, 1, 2);
     lua_pushvalue(L, 3);
@@ -291,9 +291,9 @@ static void bind_read_snapshot(lua_State *L, cairn_runtime *rt, int arg, cairn_s
     memset(a, 0, sizeof *a);
     a->struct_size = (uint32_t)sizeof *a;
     luaL_checktype(L, arg, LUA_TTABLE);
-    lua_getfield(L, arg, "name");
+    bind_field(L, arg, "name");
     a->name = luaL_optstring(L, -1, NULL);
-    if (lua_getfield(L, arg, "caches") != LUA_TTABLE) luaL_error(L, "caches: a list is expected");
+    if (bind_field(L, arg, "caches") != LUA_TTABLE) luaL_error(L, "caches: a list is expected");
     a->cache_count = (int32_t)lua_rawlen(L, -1);
     caches = (cairn_tensor **)lua_newuserdatauv(L, (size_t)a->cache_count * sizeof *caches + 1, 0);
     for (int i = 0; i < a->cache_count; i++) {
@@ -314,9 +314,9 @@ static size_t bind_read_save(lua_State *L, cairn_page_tables *t, cairn_runtime *
     lua_settop(L, 3);
     bind_read_snapshot(L, rt, 3, a);
     a->request = bind_to_int32(L, 2, "save: request");
-    if (lua_getfield(L, 3, "tokens") != LUA_TNIL)
+    if (bind_field(L, 3, "tokens") != LUA_TNIL)
         a->tokens = bind_to_ids(L, lua_gettop(L), &a->token_count);
-    if (lua_getfield(L, 3, "state") != LUA_TNIL) {
+    if (bind_field(L, 3, "state") != LUA_TNIL) {
         const char *state = luaL_checklstring(L, lua_gettop(L), &a->state_bytes);
         a->state = lua_newuserdatauv(L, a->state_bytes + 1, 0);
         memcpy(a->state, state, a->state_bytes);
@@ -342,7 +342,7 @@ static int bind_page_tables_save(lua_State *L) {
     luaL_Buffer buffer;
     size_t bytes = bind_read_save(L, t, rt, &a);
     char *memory;
-    if (lua_getfield(L, 3, "out") != LUA_TNIL) {
+    if (bind_field(L, 3, "out") != LUA_TNIL) {
         size_t capacity;
         luaL_checktype(L, -1, LUA_TUSERDATA);
         memory = (char *)bind_to_memory(L, lua_gettop(L), &capacity);

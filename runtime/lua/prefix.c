@@ -18,7 +18,7 @@ static int bind_make_prefix_cache(lua_State *L) {
     memset(&options, 0, sizeof options);
     options.struct_size = (uint32_t)sizeof options;
     options.page_size = bind_int_field(L, 2, "page_size", 0);
-    if (lua_getfield(L, 2, "pool") != LUA_TNIL)
+    if (bind_field(L, 2, "pool") != LUA_TNIL)
         options.pool = bind_to_page_pool(L, 3, &pool_rt);
     o = (bind_object *)bind_new_object(L, BIND_PREFIX_CACHE, sizeof *o, 1, 2);
     lua_pushvalue(L, 3);
@@ -41,7 +41,7 @@ static void bind_to_prefix_key(lua_State *L, int options, cairn_prefix_key *key)
     key->ids = bind_to_ids(L, 2, &count);
     key->count = count;
     if (!bind_options(L, options, "prefix", "space\0lock\0")) return;
-    if (lua_getfield(L, options, "space") != LUA_TNIL)
+    if (bind_field(L, options, "space") != LUA_TNIL)
         key->space = (uint64_t)luaL_checkinteger(L, -1);
     lua_pop(L, 1);
 }
@@ -57,7 +57,7 @@ static int bind_prefix_match(lua_State *L) {
     lua_settop(L, 3);
     bind_to_prefix_key(L, 3, &key);
     if (lua_istable(L, 3)) {
-        lua_getfield(L, 3, "lock");
+        bind_field(L, 3, "lock");
         locks = lua_toboolean(L, -1);
         lua_pop(L, 1);
     }

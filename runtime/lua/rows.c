@@ -99,7 +99,7 @@ static void *bind_anchored(lua_State *L, size_t count, size_t size) {
 
 /* Pushes the sequence's list of that name, of one entry a row; false: there is none. */
 static bool bind_row_list(lua_State *L, const char *name, int rows) {
-    if (lua_getfield(L, BIND_SEQUENCE, name) == LUA_TNIL) return false;
+    if (bind_field(L, BIND_SEQUENCE, name) == LUA_TNIL) return false;
     if (!lua_istable(L, -1) || (int)lua_rawlen(L, -1) != rows)
         luaL_error(L, "forward: %s: a list of one entry a row is expected", name);
     return true;
@@ -116,7 +116,7 @@ static int32_t bind_entry(lua_State *L, int i, const char *what) {
 
 /* Adds the numbers of the rows that the sequence wants `name` of, from row `first` of all on. */
 static int bind_read_wanted(lua_State *L, const char *name, int first, int rows, int32_t *out) {
-    const int kind = lua_getfield(L, BIND_SEQUENCE, name);
+    const int kind = bind_field(L, BIND_SEQUENCE, name);
     const int count = kind == LUA_TTABLE ? (int)lua_rawlen(L, -1) : lua_toboolean(L, -1) ? rows : 0;
     if (count > rows) luaL_error(L, "forward: %s: %d rows of %d", name, count, rows);
     for (int i = 0; i < count; i++) {
@@ -152,15 +152,15 @@ static void bind_read_sequence(lua_State *L, bind_rows *r, cairn_forward_sequenc
     int held;
     bind_options(L, BIND_SEQUENCE, "forward",
                  "session\0ids\0position\0prompt\0rope\0gate\0mask\0logits\0hidden\0");
-    lua_getfield(L, BIND_SEQUENCE, "session");
+    bind_field(L, BIND_SEQUENCE, "session");
     q->session = bind_to_session(L, lua_gettop(L), &rt);
     cairn_session_ids(q->session, &held);
-    lua_getfield(L, BIND_SEQUENCE, "ids");
+    bind_field(L, BIND_SEQUENCE, "ids");
     for (int i = 0; i < q->rows; i++) r->ids[first + i] = bind_entry(L, i, "forward: ids");
     q->position = held;
-    if (lua_getfield(L, BIND_SEQUENCE, "position") != LUA_TNIL)
+    if (bind_field(L, BIND_SEQUENCE, "position") != LUA_TNIL)
         q->position = bind_to_int32(L, -1, "forward: position");
-    lua_getfield(L, BIND_SEQUENCE, "prompt");
+    bind_field(L, BIND_SEQUENCE, "prompt");
     q->prompt = lua_toboolean(L, -1);
     if (bind_row_list(L, "rope", q->rows)) r->a.rope = r->rope;
     for (int i = 0; i < q->rows; i++)
@@ -177,7 +177,7 @@ static void bind_count_rows(lua_State *L, bind_rows *r) {
     int64_t rows = 0;
     for (int i = 0; i < r->a.sequence_count; i++, lua_settop(L, BIND_ANCHOR)) {
         if (lua_rawgeti(L, BIND_SEQUENCES, i + 1) != LUA_TTABLE ||
-            lua_getfield(L, BIND_SEQUENCE, "ids") != LUA_TTABLE)
+            bind_field(L, BIND_SEQUENCE, "ids") != LUA_TTABLE)
             luaL_error(L, "forward: sequence %d: a table with a list of ids is expected", i + 1);
         rows += r->sequences[i].rows = (int32_t)lua_rawlen(L, -1);
         if (rows > INT32_MAX / 8) luaL_error(L, "forward: too many rows");
@@ -269,9 +269,9 @@ static int bind_profile(lua_State *L) {
     o.struct_size = sizeof o;
     o.warmup = 1;
     if (bind_options(L, 2, "profile", "warmup\0kv_len_reduce\0")) {
-        if (lua_getfield(L, 2, "warmup") != LUA_TNIL)
+        if (bind_field(L, 2, "warmup") != LUA_TNIL)
             o.warmup = bind_to_int32(L, -1, "profile: warmup");
-        lua_getfield(L, 2, "kv_len_reduce");
+        bind_field(L, 2, "kv_len_reduce");
         o.kv_len_reduce = luaL_checkoption(L, -1, "mean", reduces);
     }
     bind_check(L, rt, cairn_profile_start(model, &o));

@@ -263,7 +263,7 @@ static bool bind_check_wish(lua_State *L, const char *name) {
 
 /* Pushes option `name`; true when it is there. */
 static bool bind_wish(lua_State *L, int options, const char *name) {
-    return lua_getfield(L, options, name) != LUA_TNIL;
+    return bind_field(L, options, name) != LUA_TNIL;
 }
 
 static float bind_to_float(lua_State *L, const char *name) {
@@ -490,6 +490,7 @@ static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt, bind_beginnin
     if (!lua_isnoneornil(L, 3)) luaL_checktype(L, 3, LUA_TTABLE);
     w = (bind_wishes *)lua_newuserdatauv(L, sizeof *w, 0);
     bind_read_wishes(L, 3, *rt, w);
+    session = bind_to_session(L, 1, rt); /* again: a finalizer of the host's may have closed it */
     bind_check(L, *rt, begin(session, prompt, bytes, &w->options));
     return session;
 }

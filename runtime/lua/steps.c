@@ -21,7 +21,7 @@ static int64_t bind_option(bind_call *c, const char *name, int64_t otherwise) {
     int64_t value = otherwise;
     if (!c->options) return otherwise;
     snprintf(what, sizeof what, "%s: %s", c->op->name, name);
-    if (lua_getfield(c->L, c->options, name) != LUA_TNIL) value = bind_to_int32(c->L, -1, what);
+    if (bind_field(c->L, c->options, name) != LUA_TNIL) value = bind_to_int32(c->L, -1, what);
     lua_pop(c->L, 1);
     return value;
 }
@@ -29,7 +29,7 @@ static int64_t bind_option(bind_call *c, const char *name, int64_t otherwise) {
 static bool bind_option_flag(bind_call *c, const char *name) {
     bool value = false;
     if (!c->options) return false;
-    lua_getfield(c->L, c->options, name);
+    bind_field(c->L, c->options, name);
     value = lua_toboolean(c->L, -1);
     lua_pop(c->L, 1);
     return value;
@@ -69,7 +69,7 @@ static bool bind_step_wanted(bind_call *c, const char *name) {
     lua_State *L = c->L;
     bool found = false;
     if (!c->options) return true;
-    if (lua_getfield(L, c->options, "outputs") != LUA_TTABLE) {
+    if (bind_field(L, c->options, "outputs") != LUA_TTABLE) {
         lua_pop(L, 1);
         return true;
     }
@@ -111,7 +111,7 @@ static void bind_make_step(bind_call *c, int step, const bind_step_shape *s) {
         if (!bind_step_wanted(c, f.name)) continue;
         if (table && step > 0 && !s->own_tables) {
             lua_rawgeti(L, -2, 1);
-            lua_getfield(L, -1, f.name);
+            bind_field(L, -1, f.name);
             lua_remove(L, -2);
         } else {
             bind_make_step_output(c, which, s);
@@ -128,7 +128,7 @@ static void bind_read_step(bind_call *c, cairn_step_metadata *m) {
     m->struct_size = size;
     for (int which = 0; which < BIND_STEP_FIELDS; which++) {
         const bind_step_field f = bind_step_field_at(which);
-        if (lua_getfield(L, -1, f.name) != LUA_TNIL) {
+        if (bind_field(L, -1, f.name) != LUA_TNIL) {
             cairn_tensor *t = bind_listed_tensor(c, f.name);
             memcpy((char *)m + f.offset, &t, sizeof t);
         }
@@ -157,7 +157,7 @@ static void bind_prepare_steps_outputs(bind_call *c) {
     lua_State *L = c->L;
     cairn_prepare_steps_args *a = (cairn_prepare_steps_args *)(void *)c->args;
     cairn_step_metadata *steps;
-    bool given = c->options && lua_getfield(L, c->options, "into") == LUA_TTABLE;
+    bool given = c->options && bind_field(L, c->options, "into") == LUA_TTABLE;
     if (given && !a->step_count) a->step_count = (int32_t)lua_rawlen(L, -1);
     if (!a->step_count) a->step_count = 1;
     if (a->step_count < 1 || a->step_count > PREPARE_MAX_STEPS)

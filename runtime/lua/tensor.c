@@ -365,9 +365,9 @@ static int bind_make_random(lua_State *L) {
     lua_settop(L, 4);
     rank = bind_to_extents(L, 2, "shape", shape);
     if (bind_options(L, 4, "random", "seed\0low\0high\0")) {
-        lua_getfield(L, 4, "seed");
-        lua_getfield(L, 4, "low");
-        lua_getfield(L, 4, "high");
+        bind_field(L, 4, "seed");
+        bind_field(L, 4, "low");
+        bind_field(L, 4, "high");
         state = (uint64_t)luaL_optinteger(L, -3, 1);
         low = luaL_optnumber(L, -2, -1.0);
         high = luaL_optnumber(L, -1, 1.0);
@@ -433,12 +433,12 @@ static int bind_tensor_view(lua_State *L) {
             stride = stride > INT64_MAX / 8 / t->shape[d] ? INT64_MAX / 8 : stride * t->shape[d];
     }
     if (options) {
-        if (lua_getfield(L, 3, "strides") == LUA_TTABLE) {
+        if (bind_field(L, 3, "strides") == LUA_TTABLE) {
             if (bind_to_extents(L, lua_gettop(L), "strides", t->strides) != t->view.ndim)
                 luaL_error(L, "view: strides and shape differ in rank");
             t->view.strides = t->strides;
         }
-        lua_getfield(L, 3, "offset");
+        bind_field(L, 3, "offset");
         t->view.byte_offset = (uint64_t)luaL_optinteger(L, -1, 0);
         lua_pop(L, 2);
     }

@@ -26,6 +26,8 @@ static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32
 static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *out) {
     const int64_t rows = s->n[SPEC_ROWS], sequences = s->n[SPEC_SEQUENCES];
     memset(out, 0, sizeof *out);
+    ops_refuse(&s->c, !pages->sequences && sequences < 0,
+               "pages.page_table is NULL, and so are page_indptr and pages.sequences");
     ops_refuse(&s->c, !pages->sequences && rows > sequences,
                "pages.sequences is NULL, but there are %lld rows and %lld sequences",
                (long long)rows, (long long)sequences);

@@ -71,6 +71,27 @@ static void test_text(base *b, meter *m) {
     tap_ok(m->live == 0 && !m->wrong_size, "all is given back with its size");
 }
 
+/* What printf writes in a host's locale, and what is read whatever the locale. */
+static void test_numbers(void) {
+    static const char *const pairs[][2] = {
+        {"-1,5e-07", "-1.5e-07"}, {"1\xd9\xab""5", "1.5"}, {"0.25", "0.25"}, {"12", "12"}, {"1e+20", "1e+20"},
+        {"nan", "nan"}, {"-inf", "-inf"}, {"-0", "-0"}};
+    static const char *const read[] = {"0", "-0.5", "15e-1", "1.25E+2", "0e999", "123456789012345678",
+                                       "1234567890123456789012", "-1e300", "0.1e1", "2.50"};
+    int wrong = 0;
+    for (size_t i = 0; i < BASE_COUNT(pairs); i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%s", pairs[i][0]);
+        base_decimal_point(text);
+        if (strcmp(text, pairs[i][1])) wrong++, tap_note("%s: %s", pairs[i][0], text);
+    }
+    for (size_t i = 0; i < BASE_COUNT(read); i++) {
+        const double got = jdoc_decimal(read[i], read[i] + strlen(read[i])), want = strtod(read[i], NULL);
+        if (!(fabs(got - want) <= fabs(want) * 1e-15)) wrong++, tap_note("%s: %g", read[i], got);
+    }
+    tap_ok(!wrong, "numbers have one decimal point: %d wrong", wrong);
+}
+
 static void test_memory(base *b, meter *m) {
     int *zero = (int *)base_new(b, 16, sizeof *zero);
     tap_ok(zero && zero[0] == 0 && zero[15] == 0, "new memory is zero");
@@ -88,6 +109,7 @@ int main(void) {
     test_status_table();
     test_failure(&b);
     test_text(&b, &m);
+    test_numbers();
     test_memory(&b, &m);
     return tap_done();
 }

@@ -227,6 +227,38 @@ static void test_pool(void) {
     rt = kept;
 }
 
+/* ---- closed while it loads --------------------------------------------------------------------- */
+
+/* What a source's read closes at its first call. */
+typedef struct closing_source { FILE *file; cairn_runtime *rt; bool fails; int calls; } closing_source;
+
+static size_t read_and_close(void *user, uint64_t offset, void *out, size_t bytes) {
+    closing_source *c = (closing_source *)user;
+    if (!c->calls++) cairn_close(c->rt);
+    if (c->fails || fseek(c->file, (long)offset, SEEK_SET)) return 0;
+    return fread(out, 1, bytes, c->file);
+}
+
+static void test_closed_loading(bool fails, bool worker) {
+    closing_source c = {.file = fopen(path, "rb"), .fails = fails};
+    cairn_model_source source = {.struct_size = sizeof source, .read = read_and_close, .user = &c};
+    cairn_config config = config_of(0);
+    cairn_model *none = m;
+    const long before = live_blocks;
+    char error[512] = "";
+    config.worker.enabled = worker;
+    if (worker) config.allocator.realloc = NULL; /* the test's is of one thread */
+    if (!tap_ok(c.file && !fseek(c.file, 0, SEEK_END) && !cairn_open(&config, &c.rt, error, sizeof error),
+                "a runtime that will load: %s", error))
+        return;
+    source.bytes = (uint64_t)ftell(c.file);
+    const cairn_status status = cairn_load_model_from(c.rt, &source, &none);
+    tap_ok(status == (fails ? CAIRN_FILE_ERROR : CAIRN_CANCELLED) && !none && live_blocks == before,
+           "a runtime that a source's read closes%s goes when the load has ended: %s, %ld blocks",
+           worker ? " beside a worker" : "", cairn_status_name(status), live_blocks - before);
+    fclose(c.file);
+}
+
 int main(void) {
     static char line[3000];
     const cairn_config c = config_of(0);
@@ -244,6 +276,7 @@ int main(void) {
         test_budget();
         test_beside();
         test_pool();
+        for (int i = 0; i < 4; i++) test_closed_loading(i & 1, i & 2);
     }
     cairn_close(rt);
     cairn_log_stderr(NULL, CAIRN_LOG_INFO, "a line of the log");

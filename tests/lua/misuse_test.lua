@@ -38,6 +38,27 @@ test("a tensor says what it is, a view what it cannot be", function()
   check.error(function() rt:topk(rt:zeros { 4 }, { k = 2, zzz = 1 }) end, "no option zzz")
 end)
 
+-- A file of numpy's with this header.
+local function npy(name, header)
+  local file <close> = assert(io.open(name, "wb"))
+  file:write("\147NUMPY\1\0", string.pack("<s2", header .. "\n"), ("\0"):rep(64))
+end
+
+test("arrays of numpy's that are no tensors are refused with what is read", function()
+  local rt <close> = open()
+  local name <close> = setmetatable({ path = os.tmpname() }, { __close = function(f) os.remove(f.path) end })
+  local function fails(header, text)
+    npy(name.path, header)
+    check.error(function() rt:load(name.path) end, text)
+  end
+  fails("{'descr': '<c8', 'fortran_order': False, 'shape': (2, 2), }", "element type '<c8'")
+  fails("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }", "Fortran order; save it in C order")
+  fails("{'descr': '<f4', 'fortran_order': False, }", "is not understood")
+  fails("{'descr': '<f4', 'fortran_order': False, 'shape': (200, 2), }", "")
+  npy(name.path, "{'descr': '<f4', 'fortran_order': True, 'shape': (16,), }")
+  check.equal(rt:load(name.path).shape, { 16 })
+end)
+
 test("lists of pages that do not fit", function()
   local rt <close> = open()
   local pool = rt:page_pool(8)
@@ -83,4 +104,33 @@ test("rows of a forward that do not fit", function()
   check.error(function() m:forward { { session = s, ids = { 1 }, rope = { 1, 2 } } } end, "one entry a row")
   check.error(function() m:forward { { session = s, ids = { 1, 2 }, mask = { { 1 }, {} } } } end, "row 2")
   check.error(function() m:forward { { session = s, ids = { 1 }, logits = { 5 } } } end, "row 5 of 1")
+  check.error(function() m:forward { { session = s, ids = { 1 }, hidden = { 1, 1 } } } end, "hidden: 2 rows of 1")
+  local long = {}
+  for i = 1, m:info().max_seq_len + 1 do long[i] = 1 end
+  check.error(function() m:generate_batch { { 1 }, long } end, "generate_batch: row 2 has")
+  check.error(function() m:generate_batch { {} } end, "generate_batch: row 0")
+  check.error(function() m:chat_ids { 3 } end, "message 1 is no table")
+end)
+
+-- What a table computes would be held by nothing once it is read, and the code could close what the call is about.
+test("no code of the script's runs while a call reads its tables; what tables inherit counts", function()
+  local path = model_path()
+  local rt <close> = open()
+  local m = rt:load_model(path)
+  local s = m:session()
+  local ran = 0
+  local function computed(field)
+    return setmetatable(field, { __index = function() ran = ran + 1; rt:close() end })
+  end
+  local function inherited(field) return setmetatable({}, { __index = setmetatable({}, { __index = field }) }) end
+  check.equal(s:text("Say:", computed { max_tokens = 1 }), s:reset():text("Say:", inherited { max_tokens = 1 }))
+  check.error(function() m:chat_ids { computed {} } end, "needs the strings role and content")
+  check.equal(#m:chat_ids { inherited { role = "user", content = "a" } }, #m:chat_ids { { role = "user", content = "a" } })
+  check.error(function() m:forward { computed {} } end, "a list of ids is expected")
+  check.equal(#m:eval({ 1, 2, 3 }, inherited { top = 1 }).top, 3)
+  check.equal(ran, 0)
+  local circle = setmetatable({}, {})
+  getmetatable(circle).__index = circle
+  check.error(function() m:chat_ids { circle } end, "needs the strings role and content")
+  check.error(function() m:chat_ids { { role = "user\0x", content = "a" } } end, "holds a NUL byte")
 end)

@@ -100,3 +100,11 @@ test("short_conv_metadata: decodes, prompts, chunks, from the device and from th
   end, "request 1: cu_seqlens decreases")
   check.equal(rt:host({ { 1, 2 }, { 3, 4 } }):totable(), { { 1, 2 }, { 3, 4 } })
 end)
+
+test("a chunk list is whole, and what the table lists", function()
+  local rt <close> = open()
+  local x, weight, state = rt:zeros { 3, 5 }, rt:zeros { 5, 3 }, rt:zeros { 1, 2, 5 }
+  check.error(function()
+    rt:short_conv(x, weight, state, { cu_seqlens = rt:tensor({ 0, 3 }, "i32"), chunk_offsets = rt:zeros({ 1 }, "i32") })
+  end, "chunk_sequences and chunk_offsets go together")
+end)

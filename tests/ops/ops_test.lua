@@ -329,3 +329,41 @@ test("the README's table of ops says what cairn.ops() says", function()
     check.equal(readme:find(line, 1, true) and line, line)
   end
 end)
+
+test("arguments that belong together, and such that do not, are told by name", function()
+  local rt <close> = open()
+  local cache, page_table = cached(rt, 40)
+  local q, i32 = rt:random({ 1, 4, 32 }, "f32", { seed = 7 }), function(list) return rt:tensor(list, "i32") end
+  local function fails(name, text, options, ...)
+    local given = { ... }
+    for _, f in ipairs { "cache", "page_table", "positions" } do
+      local all = { cache = cache, page_table = page_table, positions = i32 { 39 } }
+      if options[f] == nil then options[f] = all[f] elseif not options[f] then options[f] = nil end
+    end
+    given[#given + 1] = options
+    check.error(function() rt[name](rt, table.unpack(given)) end, text)
+  end
+  local mask = rt:zeros({ 1, 1 }, "u8")
+  fails("attend", "mask is given without bases", { mask = mask, step_rows = 1 }, q)
+  fails("attend", "mask is given, but step_rows is 0", { mask = mask, bases = i32 { 0 } }, q)
+  fails("attend", "kv_indices and cu_lens are to be given together", { kv_indices = i32 { 0 } }, q)
+  fails("attend", "page_indptr and page_indices are to be given together",
+    { page_indptr = i32 { 0, 3 } }, q)
+  fails("attend", "page_table and page_indptr are given", { page_indptr = i32 { 0, 3 }, page_indices = i32 { 2, 0, 1 } }, q)
+  fails("attend", "page_table is NULL, and so are page_indptr and pages.sequences", { page_table = false }, q)
+  fails("attend", "page_table is NULL, and so is page_indptr", { page_table = false, sequences = i32 { 0 } }, q)
+  fails("attend", "last_page_len is given without page_indptr", { last_page_len = i32 { 8 } }, q)
+  fails("attend", "positions is NULL", { positions = false }, q)
+  fails("attend_pages", "form is two_level, but weights is NULL", { form = "two_level" }, q, i32 { { { 0 }, { 1 } } })
+  fails("score_pages", "lse is given, but strategy is not softmax_head",
+    { lse = rt:zeros { 1, 4 }, strategy = "group" }, q, rt:zeros({ 4, 2, 2, 32 }, "f16"))
+  check.error(function() rt:select_pages(rt:zeros { 1, 2, 3 }, rt:zeros { 1, 4, 3 }, { topk = 1 }) end,
+    "head_scores and head_chosen are to be given together")
+  check.error(function()
+    rt:kv_collate { caches = { rt:zeros({ 4, 2, 2, 16, 32 }, "f16") }, page_table = page_table, stride = 1 << 20,
+                    most = 1 << 20, bases = i32 { 0 }, accepted = i32 { 1 } }
+  end, "most * stride is above 2^31 - 1")
+  check.error(function() rt:sample(rt:zeros { 1, 8 }, { best = rt:zeros({ 1, 3 }, "i32") }) end, "beside logprobs")
+  check.error(function() rt:topk_rows(function() end, { rows = 1, n = 4, k = 1, produce = 3 }) end, "give it first")
+  check.error(function() rt:zeros({ 4, 4 }):view({ 2, 2 }, { strides = { 4, 1 } }):view { 4 } end, "of a view with strides")
+end)

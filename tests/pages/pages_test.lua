@@ -142,3 +142,21 @@ test("closed tables and their tensors are refused", function()
   check.error(function() on.lengths:totable() end, "views is freed")
   check.error(function() t:update() end, "closed")
 end)
+
+test("pools, tables and snapshots refuse by name what does not fit", function()
+  local rt <close> = open()
+  check.error(function() rt:page_pool(0) end, "page_pool: 0 pages; 1 to")
+  local pool = rt:page_pool(8)
+  local t = rt:page_tables { requests = 2, max_tokens = 64, page_size = 16, pool = pool }
+  check.error(function() pool:close() end, "page_pool_free: 1 tables or caches use it")
+  check.error(function() pool:take(9) end, "page_pool_take: 9 pages; 8 of 8 are free")
+  t:add { 0 }
+  check.error(function() t:add { 0 } end, "request 0 is live already")
+  check.error(function() t:remove { 1 } end, "request 1 is not live")
+  local prefixes = rt:prefix_cache { pool = pool, page_size = 16 }
+  check.error(function() prefixes:evict(-1) end, "prefix_evict: tokens = -1")
+  local half = rt:zeros({ 8, 2, 1, 16, 32 }, "f16")
+  local saved = t:insert({ 3, 0 }):save(0, { caches = { half }, tokens = { 1, 2, 3 }, state = "abc" })
+  check.error(function() t:load(1, saved, { caches = { rt:zeros({ 8, 2, 1, 16, 32 }, "bf16") } }) end,
+    "caches[0] has dtype bf16, the snapshot's had f16")
+end)

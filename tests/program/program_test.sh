@@ -62,6 +62,21 @@ check_text "links that lead in circles are walked once" \
     "$($cairn test "$work/circle" | tail -1)" "1 passed, 0 failed, 0 skipped"
 check_fails "a folder without tests fails" "no *_test.lua there" $cairn test kernels_src
 
+cat > "$work/locale.lua" <<'LUA'
+local cairn = require "cairn"
+assert(os.setlocale "de_DE.UTF-8" and ("%.1f"):format(0.5) == "0,5", "no such locale")
+local config = { backend = "cpu", sampling = { temperature = 0.7, top_p = 0.95 } }
+local rt <close> = cairn.open(config)
+local said = rt:config().sampling
+assert(math.abs(said.temperature - 0.7) < 1e-6 and math.abs(said.top_p - 0.95) < 1e-6)
+LUA
+if localedef -i de_DE -f UTF-8 "$work/de_DE.UTF-8" > /dev/null 2>&1 &&
+    LOCPATH=$PWD/$work LC_ALL=de_DE.UTF-8 locale decimal_point 2> /dev/null | grep -qx ,; then
+    check "numbers of a config, in a host whose locale writes 0,5" env LOCPATH="$PWD/$work" $cairn run "$work/locale.lua"
+else
+    tap_skip "no locale with a decimal comma can be made"
+fi
+
 if [ -z "${CAIRN_MODEL:-}" ]; then
     tap_skip "no model: generate, eval and tokenize did not run"
     tap_done
