@@ -4,8 +4,9 @@
  * A turn plans a forward, or goes on with the one in flight: decode steps, and prompts in slices that
  * leave room for them. The higher priority comes first, then decode steps, then who waited longer.
  * A request that finds no free pages waits, and where it outranks others these give theirs back; so
- * does the last where all wait for each other, and idle sessions where all wait for them. What gave its pages back computes its state anew once
- * there is room, as every token ran before: to the same bits.
+ * does the last where all wait for each other, and an idle session where all wait for such ones. What
+ * gave its pages back computes its state anew once there is room, as every token ran before: to the
+ * same bits.
  * Calls draft, generate, step, session, reload. */
 
 /* ---- order and room -------------------------------------------------------------------------- */
