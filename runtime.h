@@ -820,7 +820,7 @@ typedef struct cairn_generate_options {
     int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
                                     /* fork or a snapshot that goes on; 0: behind the prompt */
     int32_t logit_bias_count;
-    const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count], each id once at most */
+    const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count]; of one id they add up */
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
     int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
 } cairn_generate_options;

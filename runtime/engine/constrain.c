@@ -42,11 +42,6 @@ static cairn_status engine_take_grammar(cairn_session *s, int count) {
     return status;
 }
 
-static int engine_compare_bias(const void *a, const void *b) {
-    const int32_t x = ((const cairn_logit_bias *)a)->id, y = ((const cairn_logit_bias *)b)->id;
-    return (x > y) - (x < y);
-}
-
 static cairn_status engine_take_bias(cairn_session *s) {
     const engine_options *o = &s->options;
     const int vocab = s->model->shape.vocab;
@@ -64,11 +59,6 @@ static cairn_status engine_take_bias(cairn_session *s) {
     if (!s->bias) return base_no_memory(b, "logit_bias", (size_t)o->bias_count * sizeof *s->bias);
     s->bias_count = o->bias_count;
     memcpy(s->bias, o->bias, (size_t)o->bias_count * sizeof *s->bias);
-    qsort(s->bias, (size_t)o->bias_count, sizeof *s->bias, engine_compare_bias);
-    for (int i = 1; i < o->bias_count; i++)
-        if (s->bias[i].id == s->bias[i - 1].id)
-            return base_fail(b, CAIRN_INVALID_ARGUMENT, "generate: logit_bias has id %d twice",
-                             (int)s->bias[i].id);
     return CAIRN_OK;
 }
 

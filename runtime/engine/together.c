@@ -30,8 +30,8 @@ static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a
                          (int)a->limits[row]);
     wrong = a->sampling ? engine_sampling_fault(a->sampling + row) : NULL;
     if (wrong)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "generate_batch: row %d: sampling.%s is out of the "
-                         "range that its line in runtime.h gives", row, wrong);
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "generate_batch: row %d: sampling.%s is out of "
+                         "range", row, wrong);
     for (int i = 0; i < length; i++) {
         int32_t id = a->ids[(size_t)row * (size_t)a->stride + (size_t)i];
         if (id < 0 || id >= m->shape.vocab)
