@@ -1,4 +1,4 @@
-# The runtime's code and constants without kernels and Lua stay under 844 KiB: 400 before five more
+# The runtime's code and constants without kernels and Lua stay under 845 KiB: 400 before five more
 # block formats on three vector levels and the table of the ops' arguments, 464 before eight families
 # of models, their tokenizers and chat templates, and the loop that serves many sessions, 496 before
 # folders of Hugging Face, grammars, the token indexer, attention of every type, and activations of 8
@@ -9,13 +9,13 @@
 # adapters of experts, landmarks of models, and products of one row in K formats that keep what they
 # unpack in registers, 836 before steps on the GPU that go on between calls, drafts in the flow kernel, programs
 # for a row alone, and latents by wgmma, 840 before blocks for prompts of few rows, pages that the GPU's
-# layers read in a profile, and ranges of NVTX.
+# layers read in a profile, and ranges of NVTX, 844 before idle sessions whose pages requests take.
 . tests/tap.sh
 
 check "it compiles" without_lua
 text=$(size "$(without_lua)" | awk 'NR == 2 { print $1 }')
 kernels=$(find kernels_src -type f -exec cat {} + | wc -c)
 echo "# text $text bytes, kernel sources $kernels bytes of it"
-check "text without kernels is $((text - kernels)) bytes, at most 864256" \
-    [ $((text - kernels)) -le 864256 ]
+check "text without kernels is $((text - kernels)) bytes, at most 865280" \
+    [ $((text - kernels)) -le 865280 ]
 tap_done
