@@ -822,7 +822,7 @@ typedef struct cairn_generate_options {
     int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
                                     /* fork or a snapshot that goes on; 0: behind the prompt */
     int32_t logit_bias_count;
-    const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count], each id once at most */
+    const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count]; of one id they add up */
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
     int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
 } cairn_generate_options;
@@ -907,7 +907,8 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * Each text is what the session says alone, token for token. Higher priorities go first, then
  * decode steps before prompts, at most max_batch sessions to a forward: others wait their turn. A
  * full pool makes a request wait, too (piece.request says so), a lower one for a higher's sake even
- * once it has begun: its pages go and are computed anew later. It never fails midway. The blocking
+ * once it has begun: its pages go and are computed anew later; so do those of idle sessions, where
+ * all wait for them. It never fails midway. The blocking
  * calls work on the queue as well while they wait. Another call on the session that changes it ends
  * its request. The session holds a prompt once it is being processed. A host's job system may call
  * these from any thread, one call on a runtime at a time. On the GPU a step enqueues and looks: with a

@@ -93,7 +93,8 @@ static cairn_status engine_check_piece(cairn_session *s, const cairn_piece *give
     memset(piece, 0, sizeof *piece);
     piece->id = -1;
     piece->text = "";
-    if (given) piece->struct_size = given->struct_size;
+    if (!given) return handles_need(s->model->runtime, "generate", given, "piece");
+    piece->struct_size = given->struct_size;
     if (piece->struct_size >= first_bytes && piece->struct_size <= sizeof *piece) return CAIRN_OK;
     return base_fail(engine_base(s), CAIRN_VERSION_MISMATCH,
                      "generate: piece->struct_size is not sizeof the struct");
@@ -336,7 +337,8 @@ cairn_status cairn_append(cairn_session *session, const char *text) {
 cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
     cairn_stats now;
     uint32_t bytes;
-    if (!session || !stats) return CAIRN_INVALID_ARGUMENT;
+    if (!session) return CAIRN_INVALID_ARGUMENT;
+    if (!stats) return handles_need(session->model->runtime, "session_stats", stats, "stats");
     bytes = stats->struct_size;
     if (bytes < sizeof bytes || bytes > sizeof now)
         return base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,

@@ -141,8 +141,10 @@ cairn_status cairn_estimate(const cairn_config *config, const char *path,
         estimate->struct_size > sizeof e || !path) {
         if (error && error_bytes)
             snprintf(error, error_bytes, "estimate: %s",
-                     path ? "struct_size is not sizeof the struct" : "path is NULL");
-        return path ? CAIRN_VERSION_MISMATCH : CAIRN_INVALID_ARGUMENT;
+                     !path       ? "path is NULL"
+                     : !estimate ? "estimate is NULL"
+                                 : "struct_size is not sizeof the struct");
+        return path && estimate ? CAIRN_VERSION_MISMATCH : CAIRN_INVALID_ARGUMENT;
     }
     if ((status = cairn_config_check(config, &checked, error, error_bytes))) return status;
     base_init(&b, &checked.allocator, checked.log_callback, checked.log_user, checked.log);

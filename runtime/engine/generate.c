@@ -199,16 +199,21 @@ static cairn_status engine_copy_stops(base *b, const cairn_generate_options *fro
     return CAIRN_OK;
 }
 
+/* The field that is out of its range, or NULL; 0 where 1 is meant is in it. */
+static const char *engine_sampling_fault(const cairn_sampling *s) {
+    return !(s->temperature >= 0.0f && s->temperature <= 100.0f) ? "temperature"
+           : s->top_k < 0 || s->top_k > 1048576                  ? "top_k"
+           : !(s->top_p >= 0.0f && s->top_p <= 1.0f)             ? "top_p"
+           : !(s->min_p >= 0.0f && s->min_p <= 1.0f)             ? "min_p"
+           : !(s->repetition_penalty >= 0.0f &&
+               s->repetition_penalty <= 100.0f)                  ? "repetition_penalty"
+           : (unsigned)s->order >= CAIRN_ORDER_COUNT             ? "order"
+           : s->seed < 0                                         ? "seed"
+                                                                 : NULL;
+}
+
 static cairn_status engine_check_sampling(base *b, const cairn_sampling *s) {
-    const char *wrong = !(s->temperature >= 0.0f && s->temperature <= 100.0f) ? "temperature"
-                        : s->top_k < 0 || s->top_k > 1048576                  ? "top_k"
-                        : !(s->top_p > 0.0f && s->top_p <= 1.0f)              ? "top_p"
-                        : !(s->min_p >= 0.0f && s->min_p <= 1.0f)             ? "min_p"
-                        : !(s->repetition_penalty > 0.0f &&
-                            s->repetition_penalty <= 100.0f)                  ? "repetition_penalty"
-                        : (unsigned)s->order >= CAIRN_ORDER_COUNT             ? "order"
-                        : s->seed < 0                                         ? "seed"
-                                                                              : NULL;
+    const char *wrong = engine_sampling_fault(s);
     if (!wrong) return CAIRN_OK;
     return base_fail(b, CAIRN_INVALID_ARGUMENT,
                      "generate: sampling.%s is out of the range that its line in runtime.h gives",

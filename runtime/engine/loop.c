@@ -4,8 +4,9 @@
  * A turn plans a forward, or goes on with the one in flight: decode steps, and prompts in slices that
  * leave room for them. The higher priority comes first, then decode steps, then who waited longer.
  * A request that finds no free pages waits, and where it outranks others these give theirs back; so
- * does the last where all wait for each other. What gave its pages back computes its state anew once
- * there is room, as every token ran before: to the same bits.
+ * does the last where all wait for each other, and an idle session where all wait for such ones. What
+ * gave its pages back computes its state anew once there is room, as every token ran before: to the
+ * same bits.
  * Calls draft, generate, step, session, reload. */
 
 /* ---- order and room -------------------------------------------------------------------------- */
@@ -234,6 +235,23 @@ static bool loop_put_aside(cairn_model *m) {
     return true;
 }
 
+/* Where submitted requests wait for idle sessions, the one of these that asked longest ago gives its
+ * pages back; false: none can. */
+static bool loop_take_idle(cairn_model *m) {
+    cairn_session *idle = NULL;
+    bool waits = false;
+    for (cairn_session *s = m->sessions; s; s = s->next) {
+        waits = waits || (loop_has_work(s) && s->starved && s->submitted);
+        if (s->phase == ENGINE_IDLE && !s->busy && engine_pages(s) &&
+            (!idle || s->ticket < idle->ticket))
+            idle = s;
+    }
+    if (!waits || !idle) return false;
+    loop_give_back(idle);
+    idle->aside = false; /* it has no request */
+    return true;
+}
+
 /* The parts of the next forward, whose layers take limit_us at most each. */
 static void loop_plan_parts(cairn_model *m, double limit_us) {
     engine_scratch *x = m->scratch;
@@ -286,8 +304,8 @@ static void loop_take_budget(cairn_model *m) {
     x->swap_from[x->swap.from_count++] = t->turn_end;
 }
 
-/* Plans a forward from all requests; false: there is nothing to do, or all wait for pages that
- * idle sessions hold. */
+/* Plans a forward from all requests; false: there is nothing to do, or blocking calls alone wait for
+ * pages that idle sessions hold. */
 static bool loop_plan(cairn_model *m, double limit_us) {
     device *dev = &m->runtime->device;
     const int64_t start = m->scratch->profile ? os_now_us() : 0;
@@ -298,7 +316,7 @@ static bool loop_plan(cairn_model *m, double limit_us) {
     loop_make_way(m);
     range = TRACE_OPEN(dev, "plan", false);
     do loop_plan_parts(m, limit_us);
-    while (!m->scratch->part_count && loop_put_aside(m));
+    while (!m->scratch->part_count && (loop_put_aside(m) || loop_take_idle(m)));
     TRACE_SHUT(dev, range, 0);
     if (!m->scratch->part_count) return false;
     engine_take_off(m);
@@ -427,8 +445,9 @@ static void loop_step(cairn_model *m, int32_t budget_us) {
 cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending) {
     cairn_runtime *rt;
     cairn_status status = CAIRN_BUSY;
-    if (!model || !pending) return CAIRN_INVALID_ARGUMENT;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
     rt = model->runtime;
+    if (!pending) return handles_need(rt, "step", pending, "pending");
     if (budget_us < 0)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
                          "step: budget_us = %d; 0 or more is expected", (int)budget_us);

@@ -9,6 +9,7 @@ static cairn_status together_refuse(const cairn_model *m, int row, cairn_status 
 
 static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a, int row) {
     base *b = &m->runtime->base;
+    const char *wrong;
     int length = a->lengths[row], context = landmarks_context(m, landmarks_first(m));
     int pages = model_pages_of(landmarks_slots(m, landmarks_first(m), length < 1 ? 0 : length),
                                m->kv.page_size);
@@ -27,6 +28,10 @@ static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate_batch: row %d: its limit is %d; 0 (none) or more is expected", row,
                          (int)a->limits[row]);
+    wrong = a->sampling ? engine_sampling_fault(a->sampling + row) : NULL;
+    if (wrong)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "generate_batch: row %d: sampling.%s is out of "
+                         "range", row, wrong);
     for (int i = 0; i < length; i++) {
         int32_t id = a->ids[(size_t)row * (size_t)a->stride + (size_t)i];
         if (id < 0 || id >= m->shape.vocab)
@@ -40,7 +45,8 @@ static cairn_status together_check(cairn_model *m, const cairn_batch_args *given
                                    cairn_batch_args *a) {
     base *b = &m->runtime->base;
     cairn_status status = CAIRN_OK;
-    if (!given || given->struct_size != sizeof *given)
+    if (!given) return handles_need(m->runtime, "generate_batch", given, "args");
+    if (given->struct_size != sizeof *given)
         return base_fail(b, CAIRN_VERSION_MISMATCH,
                          "generate_batch: args->struct_size is not sizeof the struct");
     *a = *given;

@@ -50,6 +50,7 @@ static void test_configs(void) {
     TOLD(cairn_config_load("x", NULL, error, sizeof error), INVALID_ARGUMENT, "config is NULL");
     TOLD(cairn_estimate(&c, NULL, &e, error, sizeof error), INVALID_ARGUMENT, "path is NULL");
     TOLD(cairn_estimate(&c, path, &e, error, sizeof error), VERSION_MISMATCH, "struct_size");
+    TOLD(cairn_estimate(&c, path, NULL, error, sizeof error), INVALID_ARGUMENT, "estimate is NULL");
     memset(c.driver_path, 'x', sizeof c.driver_path);
     memset(c.nvrtc_path, 'x', sizeof c.nvrtc_path);
     TOLD(cairn_open(&c, &none, error, sizeof error), INVALID_CONFIG, "driver_path has no NUL");
@@ -95,6 +96,10 @@ static void test_models(void) {
            cairn_adapter_load(NULL, path, &adapter) && cairn_adapter_load(m, path, NULL),
            "no runtime, no model, no place for what is loaded: a status");
     REFUSED(cairn_model_info(m, &info), VERSION_MISMATCH, "model_info: struct_size is 1");
+    REFUSED(cairn_model_info(m, NULL), INVALID_ARGUMENT, "model_info: info is NULL");
+    REFUSED(cairn_eval(m, NULL, &mean), INVALID_ARGUMENT, "eval: args is NULL");
+    REFUSED(cairn_generate_batch(m, NULL), INVALID_ARGUMENT, "generate_batch: args is NULL");
+    REFUSED(cairn_step(m, 0, NULL), INVALID_ARGUMENT, "step: pending is NULL");
     REFUSED(cairn_tokenize(m, NULL, 3, ids, 4, &count), INVALID_ARGUMENT, "tokenize: text");
     REFUSED(cairn_tokenize(m, "a", 1, NULL, 4, &count), INVALID_ARGUMENT, "tokenize: text, ids");
     REFUSED(cairn_detokenize(m, NULL, 3, NULL, 0, &bytes), INVALID_ARGUMENT, "ids NULL");
@@ -144,6 +149,9 @@ static void test_sessions(void) {
     REFUSED(cairn_append_ids(s, ids, -1), INVALID_ARGUMENT, "append_ids: count = -1");
     REFUSED(cairn_append(s, NULL), INVALID_ARGUMENT, "append: text is NULL");
     REFUSED(cairn_session_stats(s, &stats), VERSION_MISMATCH, "session_stats: struct_size");
+    REFUSED(cairn_session_stats(s, NULL), INVALID_ARGUMENT, "session_stats: stats is NULL");
+    REFUSED(cairn_generate_next(s, NULL), INVALID_ARGUMENT, "piece is NULL");
+    REFUSED(cairn_generate_poll(s, NULL), INVALID_ARGUMENT, "piece is NULL");
     REFUSED(cairn_generate_next(s, &piece), VERSION_MISMATCH, "piece->struct_size");
     REFUSED(cairn_generate_poll(s, &piece), VERSION_MISMATCH, "piece->struct_size");
     piece.struct_size = sizeof piece;

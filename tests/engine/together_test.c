@@ -166,7 +166,7 @@ static void test_refusals(void) {
     ids[2 * STRIDE + 7] = -1;
     refused(m, &a, CAIRN_INVALID_ARGUMENT, "row 2: an id = -1");
     draw_rows(), sampling[2].top_p = 1.5f;
-    refused(m, &a, CAIRN_INVALID_ARGUMENT, "sampling.top_p");
+    refused(m, &a, CAIRN_INVALID_ARGUMENT, "row 2: sampling.top_p");
     draw_rows();
     toy_forwards = 0, toy_fail_at = 5;
     for (int i = 0; i < 3; i++) limits[i] = 0, sampling[i].seed = 5;

@@ -197,7 +197,8 @@ static void test_closing(void) {
     tap_ok(good == 12, "on %s: closed while requests run, %d of 12 times", where, good);
 }
 
-/* A pool that an idle session fills: a blocking call fails, a request waits until there is room. */
+/* A pool that an idle session fills: a blocking call fails, a request takes its pages, and what it held
+ * is computed anew. While a pulled generation holds them a request waits until there is room. */
 static void test_full_pool(void) {
     cairn_runtime *rt = open_runtime(true, 1, 6);
     cairn_generate_options o = wishes(4);
@@ -205,11 +206,12 @@ static void test_full_pool(void) {
     cairn_piece piece;
     cairn_stop stop;
     char text[80];
-    said heard;
+    said heard, first = {{0}, 0}, again = {{0}, 0};
     bool fine = rt && !load(rt, &model) && !cairn_session_open(model, &idle) &&
                 !cairn_session_open(model, &six[0]) && !cairn_session_open(model, &six[1]);
     memset(text, 'a', sizeof text - 1), text[sizeof text - 1] = '\0';
-    fine = fine && !cairn_append(idle, text);
+    fine = fine && !cairn_generate(idle, text, 4, hear, &first) && !cairn_session_reset(idle) &&
+           !cairn_append(idle, text);
     memset(text, 'b', sizeof text - 1);
     if (!tap_ok(fine, "on %s: an idle session holds the pool", where)) {
         cairn_close(rt);
@@ -217,14 +219,21 @@ static void test_full_pool(void) {
     }
     tap_ok(cairn_generate(six[0], text, 4, NULL, NULL) == CAIRN_POOL_FULL, "a blocking call: %s",
            cairn_last_error(rt));
-    fine = !cairn_generate_submit(six[1], text, &o);
+    tap_ok(!cairn_generate_submit(six[1], text, &o) && !listen(six[1], &heard, &stop) &&
+               (stop == CAIRN_STOP_LENGTH || stop == CAIRN_STOP_EOS),
+           "a request takes its pages");
+    cairn_session_reset(six[1]);
+    tap_ok(!cairn_generate(idle, NULL, 4, hear, &again) && again.bytes == first.bytes &&
+               !memcmp(again.text, first.text, first.bytes), "it says the same without them");
+    fine = !cairn_session_reset(idle) && !cairn_generate_begin(six[0], text, &o) &&
+           !cairn_generate_submit(six[1], text, &o);
     piece.struct_size = sizeof piece, piece.request = CAIRN_REQUEST_NONE;
     for (int i = 0; i < 2000 && fine && piece.request != CAIRN_REQUEST_PAGES; i++) {
         fine = !cairn_generate_poll(six[1], &piece);
         os_thread_yield();
     }
     tap_ok(fine && piece.request == CAIRN_REQUEST_PAGES, "a request waits for pages");
-    cairn_session_close(idle);
+    cairn_session_close(six[0]);
     tap_ok(!listen(six[1], &heard, &stop) && (stop == CAIRN_STOP_LENGTH || stop == CAIRN_STOP_EOS),
            "and goes on once there are some");
     cairn_close(rt);
