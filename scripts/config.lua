@@ -15,7 +15,7 @@ return {
   },
 
   sampling = { temperature = 0.3, top_p = 0.9, seed = 3, -- temperature 0: greedy
-    repetition_penalty = 1.1 }, -- the demo's small model turns in circles without
+    repetition_penalty = 1.15 }, -- the demo's small model turns in circles without
   max_seq_len = 4096,   -- tokens a conversation may hold
   backend = "auto",     -- the GPU where there is one, else the CPU
 }

@@ -1,4 +1,4 @@
-# The runtime's code and constants without kernels and Lua stay under 846 KiB: 400 before five more
+# The runtime's code and constants without kernels and Lua stay under 847 KiB: 400 before five more
 # block formats on three vector levels and the table of the ops' arguments, 464 before eight families
 # of models, their tokenizers and chat templates, and the loop that serves many sessions, 496 before
 # folders of Hugging Face, grammars, the token indexer, attention of every type, and activations of 8
@@ -17,6 +17,6 @@ check "it compiles" without_lua
 text=$(size "$(without_lua)" | awk 'NR == 2 { print $1 }')
 kernels=$(find kernels_src -type f -exec cat {} + | wc -c)
 echo "# text $text bytes, kernel sources $kernels bytes of it"
-check "text without kernels is $((text - kernels)) bytes, at most 866304" \
-    [ $((text - kernels)) -le 866304 ]
+check "text without kernels is $((text - kernels)) bytes, at most 867328" \
+    [ $((text - kernels)) -le 867328 ]
 tap_done
