@@ -825,8 +825,6 @@ typedef struct cairn_generate_options {
     const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count]; of one id they add up */
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
     int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
-    int32_t first_token_ms;         /* its first token is wanted so long after this call: of prompts */
-                                    /* of one priority the most urgent goes first; 0: when it may be */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -907,8 +905,7 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * for CANCEL and ERROR poll returns why.
  *
  * Each text is what the session says alone, token for token. Higher priorities go first, then
- * decode steps before prompts, and of these who wants a first token soonest (first_token_ms), then who
- * came first, at most max_batch sessions to a forward: others wait their turn. A
+ * decode steps before prompts, at most max_batch sessions to a forward: others wait their turn. A
  * full pool makes a request wait, too (piece.request says so), a lower one for a higher's sake even
  * once it has begun: its pages go and are computed anew later; so do those of idle sessions, where
  * all wait for them. It never fails midway. The blocking

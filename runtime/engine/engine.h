@@ -34,7 +34,6 @@ enum {
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
     int priority;   /* higher goes first */
-    int first_token_ms; /* 0: when it may be */
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
@@ -99,7 +98,6 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int held_before, cached_before; /* the sequence before the request */
     int32_t last_id;     /* taken since the last poll, or -1 */
     int64_t ticket;      /* of its request: requests in their order */
-    int64_t wanted_us;   /* when its first token is; INT64_MAX: when it may be */
     int64_t asked_us;    /* when it came, while its first token is to be measured; else 0 */
     bool measured;       /* the profile counts its steps */
     int64_t turn;        /* of the model's loop that last looked at it */
