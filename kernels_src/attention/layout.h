@@ -122,6 +122,12 @@ CAIRN_LAYOUT int layout_chain_bytes(int dim) {
     return layout_warps(dim) * LAYOUT_CHAIN_ROWS * layout_width(dim) * 4;
 }
 
+/* The same of the chains of a step, whose tiles are of `heads` queries; up to so many. */
+enum { LAYOUT_STEP_CHAIN_HEADS = 8 };
+CAIRN_LAYOUT int layout_step_chain_bytes(int heads, int dim) {
+    return layout_warps(dim) * heads * layout_width(dim) * 4;
+}
+
 /* Runs of so many chunks that one block takes. */
 CAIRN_LAYOUT int layout_chained(int chain, int run) { return chain > run ? chain / run : 1; }
 

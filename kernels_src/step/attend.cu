@@ -1,11 +1,11 @@
 /* Attention to all earlier tokens: of a decoder step as a kernel a stage (step/attend.cuh).
  *
- * step_attend grid.x items: groups of rows x runs x KV heads; the last block of a group and head
- *             merges its runs
+ * step_attend grid.x items: groups of rows x runs (or chains of them, CAIRN_CHAINED) x KV heads; the last
+ *             block of a group and head merges its runs
  *             With STEP_EXTRA_DRAFTS rows may draft: they see what STEP_SEEN and STEP_OWN say
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps, up to CAIRN_ROWS rows.
- * Shared memory ATTEND_BYTES. Sync: four block_syncs a run.
+ * Shared memory ATTEND_BYTES, with chains layout_step_chain_bytes more. Sync: four block_syncs a run.
  * A row's results are the bits of step_flow, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -38,7 +38,23 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
- * matrix: + CAIRN_ABILITIES=3 */
+ * matrix: + CAIRN_ABILITIES=3
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=33 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=35
+ * matrix: + CAIRN_PACK_HEAD=34 CAIRN_PACK_EMBED=32 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_CHAINED=1
+ * matrix: CAIRN_LAYERS=18 CAIRN_HIDDEN=640 CAIRN_HEADS=4 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=256
+ * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=8192 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 CAIRN_CHAINED=1
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
+ * matrix: + CAIRN_ABILITIES=3 CAIRN_CHAINED=1 */
 #include "step/stages.cuh"
 #include "step/merge.cuh"
 
@@ -53,7 +69,7 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     start_input(p.input[STEP_ROWS] == 1);
     if (!live) return;
     const attend_place at = attend_item_run(p, item, cache, layer, shared_base());
-    if (last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.runs(p),
+    if (last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.blocks(p),
                        (uint32_t *)(shared_base() + TOTALS_AT)))
         merge_group(
             p, layer, at.first, at.rows, at.share,

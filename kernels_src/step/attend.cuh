@@ -54,6 +54,15 @@ struct table_pages {
     }
 };
 
+/* CAIRN_CHAINED: of many rows, each a group of its own, a block takes several runs one after the other (the
+ * parameter chain says up to how many chunks), and asks for the next one's keys while it merges one: fewer
+ * blocks that each begin and meet, for the same bits. */
+#ifndef CAIRN_CHAINED
+#define CAIRN_CHAINED 0
+#endif
+constexpr bool CHAINED = CAIRN_CHAINED != 0;
+constexpr int CHAIN_AT = ATTEND_BYTES + (BYTES ? layout_scale_bytes(HEAD_DIM) : 0); /* the warps' sums */
+
 /* Whether the layer's rows see a window alone. */
 CAIRN_INLINE bool has_window(const step_params &p) { return WINDOWS && p.own_window > 0; }
 
@@ -69,6 +78,10 @@ CAIRN_INLINE int first_run(const step_params &p, int position) {
 }
 CAIRN_INLINE int runs_of(const step_params &p, int position) {
     return ceil_div(position / CHUNK + 1, run_of(p, position)) - first_run(p, position);
+}
+/* Runs that a block takes. */
+CAIRN_INLINE int runs_each(const step_params &p, int position) {
+    return CHAINED ? layout_chained(p.chain, run_of(p, position)) : 1;
 }
 
 /* The scores of keys before a row's window are none. first(m): the first that row m sees, counted as
@@ -110,12 +123,15 @@ CAIRN_INLINE void hide_drafts(const step_params &p, int first, int rows, float (
 /* Which rows, heads and run a block works on. */
 struct attend_place {
     int first, rows; /* rows of the group */
-    int share, run;
+    int share, run;  /* run: its first of the block */
     int position;    /* of the first row */
 
     CAIRN_MEMBER int runs(const step_params &p) const {
         return runs_of(p, position + rows - 1) +
                (WINDOWS ? first_run(p, position + rows - 1) - first_run(p, position) : 0);
+    }
+    CAIRN_MEMBER int blocks(const step_params &p) const {
+        return CHAINED ? ceil_div(runs(p), runs_each(p, position)) : runs(p);
     }
 };
 
@@ -129,7 +145,7 @@ struct attend_item : attend_place {
         return (first_run(p, position) + run) * run_of(p, position);
     }
     CAIRN_MEMBER int end(const step_params &p) const {
-        return min_of((first_run(p, position) + run + 1) * run_of(p, position),
+        return min_of((first_run(p, position) + run + runs_each(p, position)) * run_of(p, position),
                       (position + rows - 1) / CHUNK + 1);
     }
     CAIRN_MEMBER listed_pieces<table_pages> keys(const step_params &p) const {
@@ -138,16 +154,16 @@ struct attend_item : attend_place {
     }
 };
 
-/* Item `index` of groups x runs x shares, the shares next to each other. */
+/* Item `index` of groups x blocks of a group x shares, the shares next to each other. */
 CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) {
     const int32_t *array = p.input + STEP_HEAD;
     int groups = p.input[STEP_GROUPS];
     item.share = index % ALL_SHARES;
     int group = index / ALL_SHARES % groups;
-    item.run = index / ALL_SHARES / groups;
     item.first = array[STEP_GROUP_FIRST * p.capacity + group];
     item.rows = array[STEP_GROUP_ROWS * p.capacity + group];
     item.position = array[STEP_POSITION * p.capacity + item.first];
+    item.run = index / ALL_SHARES / groups * runs_each(p, item.position);
     item.fresh_row = array[STEP_FIRST * p.capacity + item.first];
     item.fresh = array[STEP_POSITION * p.capacity + item.fresh_row];
     const int sequence = array[STEP_SEQUENCE * p.capacity + item.first];
@@ -229,15 +245,15 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
     }
 }
 
-/* Merges what the warps left, and hands it on. */
+/* Merges what the warps left, a warp's sums `step` bytes from the next one's, and hands it on. */
 CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,
-                             const unsigned char *memory, int count) {
+                             const unsigned char *memory, const unsigned char *parts, int step, int count) {
     auto at = [&](int m) {
         const int row = first + m / SHARE, head = first_head(share) + m % SHARE;
         return part_of(p, run, row) * HEADS + head;
     };
     merge_warps(
-        memory, count,
+        memory, parts, step, count,
         [&](int m, int d, float v) { send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v); },
         [&](int m, float top, float total) {
             send((float *)(layer + SUMS_AT) + at(m) * 2, top);
@@ -245,7 +261,35 @@ CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run
         });
 }
 
-/* The whole run, with fetch_first under way or done. All threads of the block; the memory may be
+CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,
+                             const unsigned char *memory, int count) {
+    send_parts(p, first, share, run, layer, memory, memory, 2 * KEYS_BYTES, count);
+}
+
+/* The runs of a block that takes several. All threads, behind a block_sync. */
+template <class Keys, class Last, class Hide>
+CAIRN_INLINE void attend_chain(const step_params &p, const attend_item &item, step_cache cache, uint8_t *layer,
+                               unsigned char *memory, key_piece *piece, Keys &keys, Last last, Hide hide) {
+    constexpr int STEP = SHARE * DIM; /* floats */
+    const attend_place &place = *(const attend_place *)(memory + WORDS_AT);
+    const int end = item.end(p), run = run_of(p, item.position), count = share_heads(item.share);
+    float *parts = (float *)(memory + CHAIN_AT) + warp_id() * STEP;
+    int begin = item.begin(p);
+#pragma unroll 1
+    for (int number = 0; begin < end; number++) {
+        const int stop = min_of(begin + run, end);
+        if (warp_id() < CORE_WARPS)
+            attend_chunks(cache, VALUE_STEP, memory, begin, stop, end, parts, count, score_scale(p), piece,
+                          keys, last, hide);
+        block_sync();
+        send_parts(p, place.first, place.share, place.run + number, layer, memory, memory + CHAIN_AT,
+                   STEP * 4, count);
+        begin = stop;
+        block_sync();
+    }
+}
+
+/* All that the block folds, with fetch_first under way or done. All threads of the block; the memory may be
  * written again after the next block_sync. Returns the item's place, which waits in shared memory so
  * that the registers are the keys' own. */
 CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item,
@@ -261,35 +305,40 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
     if (thread_id() == 0) *(attend_place *)(memory + WORDS_AT) = item;
     copy_async_wait<2 * STAGES - 2>();
     block_sync();
+    key_piece piece[STAGES * WARP_PIECES];
+    listed_pieces<table_pages> keys = item.keys(p);
     if (warp_id() < CORE_WARPS) {
-        key_piece piece[STAGES * WARP_PIECES];
-        listed_pieces<table_pages> keys = item.keys(p);
         keys.find(item.begin(p), piece);
         static_assert(STAGES <= 2, "attend: chunks under way");
         if constexpr (STAGES > 1) { /* no loop, or the pieces lie in local memory */
             keys.look_up(item.begin(p) + 1);
             keys.find(item.begin(p) + 1, piece + WARP_PIECES);
         }
-        const auto last = [&](const key_piece &at, int m) {
-            const int from = CACHE_KIND == ATTEND_CACHE_F16 /* else registers are scarce */
-                                 ? item.position
-                                 : ((const attend_place *)(memory + WORDS_AT))->position;
-            return min_of(at.last, from + m / SHARE - at.position);
-        };
-        const auto hide = [&](int, const key_piece *at, float (*s)[4]) {
-            if (has_window(p))
-                hide_scores<WARP_KEYS>(
-                    s, [&](int m) { return item.position + m / SHARE - p.own_window + 1; },
-                    [&](int n) { return at[n / 2].position + n % 2 * 8; });
-            if constexpr (DRAFTS)
-                hide_drafts<WARP_KEYS>(
-                    p, item.first, item.rows, s,
-                    [&](int n) { return at[n / 2].position + n % 2 * 8; });
-        };
+    }
+    const auto last = [&](const key_piece &at, int m) {
+        const int from = CACHE_KIND == ATTEND_CACHE_F16 /* else registers are scarce */
+                             ? item.position
+                             : ((const attend_place *)(memory + WORDS_AT))->position;
+        return min_of(at.last, from + m / SHARE - at.position);
+    };
+    const auto hide = [&](int, const key_piece *at, float (*s)[4]) {
+        if (has_window(p))
+            hide_scores<WARP_KEYS>(
+                s, [&](int m) { return item.position + m / SHARE - p.own_window + 1; },
+                [&](int n) { return at[n / 2].position + n % 2 * 8; });
+        if constexpr (DRAFTS)
+            hide_drafts<WARP_KEYS>(
+                p, item.first, item.rows, s,
+                [&](int n) { return at[n / 2].position + n % 2 * 8; });
+    };
+    if constexpr (CHAINED) {
+        attend_chain(p, item, cache, layer, memory, piece, keys, last, hide);
+        return *(const attend_place *)(memory + WORDS_AT);
+    }
+    if (warp_id() < CORE_WARPS)
         attend_run(cache, VALUE_STEP, memory, item.begin(p),
                    FLOW ? item.begin(p) + 1 : item.end(p), item.rows * share_heads(item.share),
                    score_scale(p), piece, keys, last, hide);
-    }
     block_sync();
     const attend_place place = *(const attend_place *)(memory + WORDS_AT);
     send_parts(p, place.first, place.share, place.run, layer, memory,

@@ -1,7 +1,7 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. Its state is here;
  * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c and
  * cuda_joined.c, memory, weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in
- * cuda_rows.c (its input), cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and cuda_run.c, which
+ * cuda_rows.c (its input), cuda_chain.c, cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and cuda_run.c, which
  * cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
@@ -33,7 +33,7 @@ enum {
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
-    STEP_CONSTANTS = 39,
+    STEP_CONSTANTS = 40,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -109,8 +109,15 @@ typedef enum step_wide {
     STEP_WIDE_QKV, STEP_WIDE_PROJECT, STEP_WIDE_GATE_UP, STEP_WIDE_DOWN, STEP_WIDE
 } step_wide;
 
+/* Of a step of many rows: the chunks of runs that a block of attention takes, and the most blocks of a row
+ * then; 0: it takes one run (cuda_chain.c). */
+typedef struct step_chain { int chunks, blocks; } step_chain;
+
 /* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
-typedef struct step_graph_size { int chunks, groups, wanted; } step_graph_size;
+typedef struct step_graph_size {
+    int chunks, groups, wanted;
+    step_chain chain;
+} step_graph_size;
 
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
 typedef struct step_lane {
@@ -214,6 +221,9 @@ typedef struct forward_cuda_state {
     jit_kernel joined_qkv[STEP_FORMATS], joined_attend, joined_last, joined_span, joined_merge;
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
+    jit_kernel chain_kernel;    /* of steps of many rows, see cuda_chain.c */
+    step_flow_state chain_state;
+    bool chain_asked;
     bool joined;                /* the part that is served is such a one */
     int32_t wanted[STEP_STAGE_ROWS]; /* of it: its rows whose logits are made */
     const kv_cache *held;

@@ -71,17 +71,3 @@ static bool cuda_has_joined(forward_cuda_state *f, forward_batch *batch) {
     }
     return !status;
 }
-
-/* Waits for both flow kernels, those of few rows, and for joined prompts' where some were asked for. [blocks] */
-static cairn_status forward_cuda_wait(cairn_model *model) {
-    forward_cuda_state *f = (forward_cuda_state *)model->state;
-    cairn_status status = CAIRN_OK;
-    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
-        if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
-        status = cuda_wait_flow(f, kernel);
-    }
-    if (!status) cuda_has_later(f, true);
-    if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
-        status = cuda_take_joined(f, true);
-    return status;
-}

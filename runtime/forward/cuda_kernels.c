@@ -39,7 +39,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
         {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
         {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
-        {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"SPARSE", 0}};
+        {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"CHAINED", 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -167,7 +167,7 @@ static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
     jit_request request = {"step/step.cu", constants, 0, true};
     request.constant_count = cuda_constants(f, 0, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
                                             f->blocks, constants);
-    constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
+    cuda_constant(constants, "SPARSE")->value = kernel == STEP_K_SPARSE_FLOW;
     if (kernel == STEP_K_DRAFT_FLOW)
         cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_ADAPTERS | STEP_EXTRA_DRAFTS;
     return request;

@@ -356,6 +356,21 @@ static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done
     return status;
 }
 
+/* Waits for both flow kernels, those of few rows, and for joined prompts' and chains' where some were asked
+ * for. [blocks] */
+static cairn_status forward_cuda_wait(cairn_model *model) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    cairn_status status = CAIRN_OK;
+    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
+        if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
+        status = cuda_wait_flow(f, kernel);
+    }
+    if (!status) cuda_has_later(f, true), cuda_has_chain(f, true);
+    if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
+        status = cuda_take_joined(f, true);
+    return status;
+}
+
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */, STEP_FLOW_ROWS,

@@ -22,6 +22,22 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
 /* Shares of a KV head's query heads that attention takes at a time (step/step.cuh). */
 static int cuda_shares(const model_shape *s) { return (s->heads / s->kv_heads + 15) / 16; }
 
+/* Of a block of attention that takes chains of runs (cuda_chain.c): its query heads, and its shared memory. */
+static int cuda_chain_heads(const forward_cuda_state *f) {
+    const int group = f->shape->heads / f->shape->kv_heads, shares = cuda_shares(f->shape);
+    return (group + shares - 1) / shares;
+}
+static unsigned cuda_chain_bytes(const forward_cuda_state *f) {
+    return f->attend_bytes +
+           (unsigned)layout_step_chain_bytes(cuda_chain_heads(f), f->shape->head_dim);
+}
+
+/* Whether the model has such: two share a multiprocessor. */
+static bool cuda_may_chain(const forward_cuda_state *f) {
+    return !f->latents.heads && cuda_chain_heads(f) <= LAYOUT_STEP_CHAIN_HEADS &&
+           cuda_chain_bytes(f) <= (unsigned)f->dev->max_shared_bytes;
+}
+
 /* ---- extras ---------------------------------------------------------------------------------- */
 
 /* The extras of one layer, and those of a whole plan. */

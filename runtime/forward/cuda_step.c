@@ -185,11 +185,17 @@ static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, s
     return cuda_launch_product(f, plain, tiles, rows, l);
 }
 
-static cairn_status cuda_attend_dense(forward_cuda_state *f, int items, int l) {
-    device_dims dims = {{(unsigned)items, 1, 1}, (unsigned)f->warps * 32, 0, f->attend_bytes, true};
+/* groups of rows, of up to so many runs each. */
+static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int runs, const step_chain *chain, int l) {
+    const bool chained = chain->chunks > 0;
+    const int blocks = chained ? cuda_chain_blocks(f, chain, l) : runs;
+    device_dims dims = {{0, 1, 1}, (unsigned)f->warps * 32, 0, f->attend_bytes, true};
     step_params p = f->stage.params;
-    const jit_kernel *plain = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
-    return device_launch(f->dev, f->drafts ? &f->draft_attend : plain, &dims, &p);
+    const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
+    dims.grid[0] = (unsigned)(groups * blocks * f->shape->kv_heads * cuda_shares(f->shape));
+    if (f->drafts) kernel = &f->draft_attend;
+    if (chained) kernel = &f->chain_kernel, dims.shared_bytes = cuda_chain_bytes(f), p.chain = chain->chunks;
+    return device_launch(f->dev, kernel, &dims, &p);
 }
 
 /* Blocks that score the pages of one row and KV head. */
@@ -205,6 +211,7 @@ typedef struct step_attention {
     const cuda_form *form; /* of the part */
     bool told;             /* what rows choose by the step's own kernels is kept */
     int groups, runs, listed;
+    step_chain chain;
 } step_attention;
 
 static cairn_status cuda_attend_selected(forward_cuda_state *f, const step_attention *a, int rows,
@@ -267,7 +274,7 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
         (status = cuda_run_product(f, STEP_K_QKV, STEP_WIDE_QKV, (int)cuda_qkv_rows(s) / 16, rows, l)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = !cuda_selects(f, a->rule, l)
-                      ? cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)
+                      ? cuda_attend_dense(f, a->groups, runs, &a->chain, l)
                   : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
                                   : cuda_attend_selected(f, a, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
@@ -316,9 +323,9 @@ static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f
 /* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
  * or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a group
  * of their own, and few have logits. */
-static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
+static step_graph_size cuda_graph_size(forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    step_graph_size size = {rule ? f->runs : 1, rows, rows};
+    step_graph_size size = {rule ? f->runs : 1, rows, rows, cuda_choose_chain(f, rule)};
     while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
@@ -336,10 +343,12 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part 
     cairn_status status;
     if (rule) cuda_renew_graphs(f, part);
     else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
-             (held->wanted + 7) / 8 < (size.wanted + 7) / 8)
+             (held->wanted + 7) / 8 < (size.wanted + 7) / 8 || held->chain.chunks != size.chain.chunks ||
+             held->chain.blocks < size.chain.blocks)
         device_graph_free(f->dev, graph);
     if (!graph->exec) {
-        const step_attention a = {rule, &part->form, false, size.groups, size.chunks, rule ? f->runs : 0};
+        const step_attention a = {rule, &part->form, false, size.groups, size.chunks,
+                                  rule ? f->runs : 0, size.chain};
         part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
         if ((status = cuda_enqueue_stages(f, &a, rows, size.wanted))) {
@@ -360,7 +369,7 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
+    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0, {0, 0}};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
@@ -368,5 +377,6 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
         return cuda_run_stage_graph(f, part);
     a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
+    a.chain = cuda_choose_chain(f, part->rule);
     return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
 }

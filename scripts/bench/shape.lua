@@ -310,7 +310,9 @@ local function measure_batch(b, path, label, o)
     sessions[i]:append(some_ids(context, i))
     sessions[i]:text("", { max_tokens = 1 })
   end
-  say(model, sessions, 4) -- keeps the steps' graphs
+  say(model, sessions, 4) -- asks for kernels, and keeps the steps' graphs
+  model:wait()
+  say(model, sessions, 4)
   for _ = 1, b.cuda and 3 or 1 do
     local tokens, seconds = say(model, sessions, made)
     best = math.max(best, tokens / seconds)

@@ -438,6 +438,20 @@ static void test_likeliest(rig *gpu, rig *cpu, int at) {
            clear);
 }
 
+/* Rows side by side, each behind several runs: blocks of attention that take one run each, and once their
+ * kernel is there blocks that take several. */
+static void test_chains(rig *gpu, int at) {
+    const forward_cuda_state *s = (const forward_cuda_state *)gpu->model->state;
+    const step_graph_size *held = &s->graph_sizes[0][SEQUENCES];
+    const bool more = prompts(gpu, at);
+    test_batch(gpu, at, 1, DENSE);
+    tap_ok(more && (s->chain_state == STEP_FLOW_READY || held->chain.chunks == 0) && s->chain_asked &&
+               !cairn_model_wait(gpu->model) && s->chain_state == STEP_FLOW_READY,
+           "cuda, chains: their kernel is asked for, and comes");
+    test_batch(gpu, at, 1, DENSE);
+    tap_ok(s->dev->sm_count > 4 || held->chain.chunks == 2, "cuda, chains: of %d chunks", held->chain.chunks);
+}
+
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
  * formats of their own. */
 static void test_streamed(const char *path, int at) {
@@ -452,6 +466,7 @@ static void test_streamed(const char *path, int at) {
         test_likeliest(&gpu, &cpu, at);
         test_rows(&gpu, "streamed", at);
         test_batch(&gpu, at, 2, true);
+        test_chains(&gpu, 300);
         test_prompts(&gpu, at);
     }
     cairn_close(cpu.rt);

@@ -1,0 +1,70 @@
+/* forward_cuda_chain: attention of a step of many rows (CAIRN_CHAINED in kernels_src/step/attend.cuh). One row
+ * employs the GPU by a block for each of its runs; of 32 rows these would be thousands of blocks that begin,
+ * meet and end for a few keys each. Then a block takes several runs of a row one after the other, as many as
+ * leave a block for each place on the GPU; the runs, and so the bits, stay what they are. The kernel is compiled
+ * in the background from the first such step on. */
+
+static jit_request cuda_chain_request(const forward_cuda_state *f, jit_constant *constants) {
+    jit_request request = {"step/attend.cu", constants, 0, true};
+    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    cuda_constant(constants, "CHAINED")->value = 1;
+    return request;
+}
+
+/* Whether it can be launched by now; waits: once it is there, if it was asked for. Without it steps go on as
+ * they are. */
+static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    jit_program *program;
+    cairn_status status;
+    if (f->chain_state != STEP_FLOW_WAITS || (waits && !f->chain_asked))
+        return f->chain_state == STEP_FLOW_READY;
+    request = cuda_chain_request(f, constants);
+    status = waits ? jit_get(f->dev->jit, &request, &program) : jit_try(f->dev->jit, &request, &program);
+    if (!status)
+        status = jit_function(f->dev->jit, program, "step_attend", (int)cuda_chain_bytes(f), &f->chain_kernel);
+    if (status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &request, 1))) status = CAIRN_BUSY;
+    f->chain_asked = true;
+    if (status != CAIRN_BUSY) f->chain_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
+    if (status && status != CAIRN_BUSY)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "steps of many rows go on by slower kernels: %s",
+                 f->dev->base->error);
+    return f->chain_state == STEP_FLOW_READY;
+}
+
+/* Blocks that a row at this position takes. */
+static int cuda_chained_blocks(const forward_cuda_state *f, int chunks, int position) {
+    const int each = layout_chained(chunks, cuda_row_run(f, NULL, position));
+    return (cuda_row_runs(f, NULL, position) + each - 1) / each;
+}
+
+/* Of the rows in f->stage.words, which see all. A graph holds what is chosen: so few different numbers. */
+static step_chain cuda_choose_chain(forward_cuda_state *f, const forward_rule *rule) {
+    enum { MOST = 32 }; /* the longest block is to end with the others */
+    const int32_t *head = f->stage.words, *positions = head + STEP_HEAD + STEP_POSITION * f->stage.rows;
+    const int64_t places = 2 * (int64_t)f->blocks, heads = f->shape->kv_heads * cuda_shares(f->shape);
+    const int rows = head[STEP_ROWS];
+    step_chain chain = {0, 0};
+    int64_t chunks = 0;
+    int most = 0;
+    if (rows == 1 || rule || f->drafts || head[STEP_GROUPS] != rows || !cuda_may_chain(f)) return chain;
+    for (int r = 0; r < rows; r++) chunks += positions[r] / f->chunk + 1;
+    chunks = (chunks * heads + places - 1) / places;
+    if (chunks > 8) chunks = (chunks + 3) / 4 * 4;
+    if (chunks < 2 || !cuda_has_chain(f, false)) return chain;
+    chain.chunks = chunks < MOST ? (int)chunks : MOST;
+    for (int r = 0; r < rows; r++) {
+        const int blocks = cuda_chained_blocks(f, chain.chunks, positions[r]);
+        if (blocks > most) most = blocks;
+    }
+    for (chain.blocks = 1; chain.blocks < most;) chain.blocks *= 2;
+    return chain;
+}
+
+/* Blocks of each row in this layer at most. */
+static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chain, int layer) {
+    const int window = f->plan->layers[layer].window;
+    const int each = window ? layout_chained(chain->chunks, cuda_window_run(f, window)) : 1;
+    return window ? (cuda_window_runs(f, window) + each - 1) / each : chain->blocks;
+}
