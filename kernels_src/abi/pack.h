@@ -40,7 +40,8 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
 /* Shared memory of a block of dense/product.cuh; and behind that where the parts of K are spread over the
  * blocks of a cluster: sums of so many tiles and parts. */
 enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 256 + 76 * 1024,
-       PRODUCT_SPREAD = 16, PRODUCT_SPREAD_SHARED = PRODUCT_SPREAD * 512 };
+       PRODUCT_CLUSTER = 16, /* blocks at most */
+       PRODUCT_SPREAD = 20, PRODUCT_SPREAD_SHARED = PRODUCT_SPREAD * 512 };
 
 /* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8
  * units of nibbles, 4 of bytes and of Q6_K, 2 of f16. */

@@ -180,7 +180,7 @@ CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, const
     const int64_t first = (slot * at.runs(p) + run) * at.most;
     merge_warps(
         memory, parts, step, at.count,
-        [&](int m, int d, float v) { p.partial[(first + m) * HEAD_DIM + d] = v; },
+        [&](int m, int d, f32x4 v) { *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v; },
         [&](int m, float top, float total) {
             ((f32x2 *)p.sums)[first + m] = f32x2{top, total};
         });

@@ -126,20 +126,50 @@ CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr 
     }
 }
 
+/* Leaves no key alone. */
+struct no_skip {
+    CAIRN_MEMBER bool operator()(int, int, bool) const { return false; }
+};
+
+/* The same of f16 whose heads are whole lines, all keys: the sixteen of a piece follow each other, so a
+ * lane's copies are steps of one length. (Worked out one by one, addresses were two thirds of all
+ * instructions of a long run.) */
+template <class Cache, class Skip> constexpr bool STEPS = false;
+template <> constexpr bool STEPS<const uint16_t *, no_skip> = DIM == HEAD_DIM && WARP % PIECES == 0;
+template <> constexpr bool STEPS<uint16_t *, no_skip> = STEPS<const uint16_t *, no_skip>;
+constexpr int STEPS_UNROLLED = PAGE < 32 ? 1 : 4; /* as registers allow */
+template <class Place>
+CAIRN_INLINE void fetch_steps(const uint16_t *cache, const key_piece *piece, shared_addr to, Place place) {
+    constexpr int STEP = max_of(WARP / PIECES, 1);
+    const int first = lane_id() / PIECES, part = lane_id() % PIECES;
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const int64_t at = piece[i].last < 0 ? 0 : piece[i].at;
+        const uint16_t *from = cache + at + lane_id() * 8;
+#pragma unroll STEPS_UNROLLED
+        for (int slot = 0; slot < 16; slot += STEP)
+            copy_async16(to + place(i * 16 + (slot | first), part), from + slot * HEAD_DIM,
+                         slot + first <= piece[i].last);
+    }
+}
+
 template <class Cache, class Skip>
 CAIRN_INLINE void fetch_keys(Cache cache, const key_piece *piece, unsigned char *mine,
                              Skip skip) {
     typedef typename store_of<Cache>::type Store;
-    fetch_pieces(cache, piece, shared_addr(mine),
-                 [](int key, int part) { return Store::place_key(key, part); }, skip);
+    const auto place = [](int key, int part) { return Store::place_key(key, part); };
+    if constexpr (STEPS<Cache, Skip>) fetch_steps(cache, piece, shared_addr(mine), place);
+    else fetch_pieces(cache, piece, shared_addr(mine), place, skip);
 }
 /* value_step: values from a key to its value. */
 template <class Cache, class Skip>
 CAIRN_INLINE void fetch_values(Cache cache, int value_step, const key_piece *piece,
                                unsigned char *mine, Skip skip) {
     typedef typename store_of<Cache>::type Store;
-    fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES),
-                 [](int key, int part) { return Store::place_value(key, part); }, skip);
+    const auto place = [](int key, int part) { return Store::place_value(key, part); };
+    if constexpr (STEPS<Cache, Skip>)
+        fetch_steps(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place);
+    else fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place, skip);
 }
 
 /* ---- lists of pages ---- */
@@ -363,7 +393,7 @@ template <class Cache, class Keys>
 CAIRN_INLINE void begin_chunks(Cache cache, int value_step, unsigned char *memory, int begin, int end,
                                key_piece *piece, Keys &keys) {
     constexpr int STAGES = store_of<Cache>::type::STAGES;
-    const auto none = [](int, int, bool) { return false; };
+    const no_skip none;
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
@@ -398,7 +428,7 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
     typedef typename store_of<Cache>::type Store;
     constexpr int STAGES = Store::STAGES, PENDING = 2 * STAGES - 1;
     const int g = lane_id() / 4, t = lane_id() % 4;
-    const auto none = [](int, int, bool) { return false; };
+    const no_skip none;
     const bool chained = parts != nullptr;
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
     typename Store::Scales scales(memory);
@@ -479,33 +509,36 @@ CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory,
                [](int, const key_piece *, float (*)[4]) {});
 }
 
-/* Merges what the warps left, after a block_sync: value(m, d, v), and sums(m, top, total) once for
- * every row. All threads. parts, step: where the first warp's sums lie, and the next ones' from it. */
-template <class Value, class Sums>
+/* Merges what the warps left, after a block_sync: values(m, d, v), of dimensions d to d + 3, and sums(m, top,
+ * total) once for every row. All threads. parts, step: where the first warp's sums lie, and the next ones'
+ * from it. */
+template <class Values, class Sums>
 CAIRN_INLINE void merge_warps(const unsigned char *memory, const unsigned char *parts, int step,
-                              int count, Value value, Sums sums) {
+                              int count, Values values, Sums sums) {
 #pragma unroll 1
-    for (int i = thread_id(); i < count * HEAD_DIM; i += block_threads()) {
-        const int m = i / HEAD_DIM, d = i % HEAD_DIM;
+    for (int i = thread_id(); i < count * (HEAD_DIM / 4); i += block_threads()) {
+        const int m = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
         const f32x2 *own = (const f32x2 *)(memory + TOTALS_AT) + m * CORE_WARPS;
-        float top = NOTHING, total = 0.0f, v = 0.0f;
+        float top = NOTHING, total = 0.0f;
+        f32x4 v = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int w = 0; w < CORE_WARPS; w++) top = fmaxf(top, own[w].x);
 #pragma unroll
         for (int w = 0; w < CORE_WARPS; w++) {
             const float weight = exp2_fast(own[w].x - top);
-            const float *part = (const float *)(parts + w * step);
+            const f32x4 part = *(const f32x4 *)((const float *)(parts + w * step) + part_at(m, d));
             total = fma_f32(weight, own[w].y, total);
-            v = fma_f32(weight, part[part_at(m, d)], v);
+            v.x = fma_f32(weight, part.x, v.x), v.y = fma_f32(weight, part.y, v.y);
+            v.z = fma_f32(weight, part.z, v.z), v.w = fma_f32(weight, part.w, v.w);
         }
-        value(m, d, v);
+        values(m, d, v);
         if (d == 0) sums(m, top, total);
     }
 }
 
-template <class Value, class Sums>
-CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Value value, Sums sums) {
-    merge_warps(memory, memory, 2 * KEYS_BYTES, count, value, sums);
+template <class Values, class Sums>
+CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Values values, Sums sums) {
+    merge_warps(memory, memory, 2 * KEYS_BYTES, count, values, sums);
 }
 
 /* ---- the merge of runs: o = sum_c 2^(m_c - m) o_c / l ----

@@ -51,7 +51,7 @@ template <int FORMAT, int INPUTS> struct product_cut {
 /* Whether the parts are spread over the blocks of a cluster, where a kernel allows it. */
 template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr bool product_spreads() {
     return CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 && product_cut<FORMAT, INPUTS>::PARTS > 1 &&
-           product_cut<FORMAT, INPUTS>::PARTS <= PRODUCT_SPREAD;
+           product_cut<FORMAT, INPUTS>::PARTS <= PRODUCT_CLUSTER;
 }
 
 /* ---- where a lane's x lies ---- */
@@ -781,13 +781,16 @@ template <int PARTS> struct spread_round {
 #endif
 };
 
-/* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
-template <int FORMAT, int INPUTS, bool SPREAD, bool ALONE, class Round, class Epilogue>
-CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part,
+/* Adds up a tile's sums and hands the outputs of every STEPth pair of `columns` columns on, from pair
+ * `first` on: one warp. */
+template <int FORMAT, int INPUTS, bool SPREAD, bool ALONE, int STEP, class Round, class Epilogue>
+CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part, int first,
                            int columns, const Round &round, Epilogue &epilogue) {
     typedef product_cut<FORMAT, INPUTS> cut;
 #pragma unroll 1
-    for (int pair = 0; pair * 2 < columns; pair++) {
+    for (int i = 0; i < ceil_div(PRODUCT_COLUMNS / 2, STEP); i++) {
+        const int pair = first + i * STEP;
+        if (pair * 2 >= columns) break;
         const int e = pair * WARP + lane_anew(), at = output_at(e);
         output out = {tile, output_row(e), output_column(e), sums[0][at]};
 #pragma unroll
@@ -891,7 +894,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     /* x is taken in anew for each part; or all of it is kept, as of a row alone. */
     constexpr bool PARTED = cut::PARTS > 1 && !SPREAD && !ALONE;
     constexpr int KEPT = ALONE && !SPREAD ? cut::PARTS : 1;
-    constexpr int SLOTS = min_of(cut::WARPS, MEETINGS);
+    constexpr int SLOTS = min_of(cut::WARPS, MEETINGS), ENDERS = min_of(cut::WARPS, PRODUCT_COLUMNS / 2);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     constexpr int SHARE = SPREAD ? cut::PARTS : 1; /* blocks that share a tile */
@@ -940,16 +943,20 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         }
         float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
         slice.meet(sum, met[rank]);
-        /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
-         * ends no tile itself waits at the next too: only who ended a tile arrives there. */
-        const bool waits = rank % SLOTS == slot ||
-                           (rank >= SLOTS && (rank + 1) % SLOTS == slot);
+        /* Of many rows half of the warps end a tile, the other half the next: who ended one comes late to
+         * the next, and all wait for it. Of a row alone one does, and every warp waits at one of SLOTS tiles,
+         * so that no one gets further ahead; one that ends no tile itself waits at the next too: only
+         * who ended a tile arrives there. */
+        const bool ends = ALONE ? rank == slot : rank / ENDERS == slot % (cut::WARPS / ENDERS);
+        const bool waits = ALONE ? rank % SLOTS == slot || (rank >= SLOTS && (rank + 1) % SLOTS == slot)
+                                 : ends;
         if (cut::WARPS == 1) warp_sync();
         else if (waits) named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
         else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
-        if (rank == slot)
-            end_tile<FORMAT, INPUTS, SPREAD, ALONE>(memory, met, number + tile, part, ALONE ? 1 : columns,
-                                             round, epilogue);
+        if (ends)
+            end_tile<FORMAT, INPUTS, SPREAD, ALONE, ENDERS>(memory, met, number + tile, part,
+                                                            ALONE ? 0 : rank % ENDERS, ALONE ? 1 : columns,
+                                                            round, epilogue);
         if (cut::WARPS == 1) warp_sync();
         slot = slot + 1 == SLOTS ? 0 : slot + 1;
     };

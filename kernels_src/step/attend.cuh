@@ -254,7 +254,7 @@ CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run
     };
     merge_warps(
         memory, parts, step, count,
-        [&](int m, int d, float v) { send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v); },
+        [&](int m, int d, f32x4 v) { send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v); },
         [&](int m, float top, float total) {
             send((float *)(layer + SUMS_AT) + at(m) * 2, top);
             send((float *)(layer + SUMS_AT) + at(m) * 2 + 1, total);

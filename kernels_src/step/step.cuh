@@ -179,6 +179,13 @@ CAIRN_INLINE void send(uint32_t *to, uint32_t two_f16) {
     store_relaxed(to, two_f16 == EMPTY ? 0x7fff7fffu : two_f16);
 }
 
+CAIRN_INLINE void send(float *to, f32x4 v) {
+    u32x4 bits = {as_u32(v.x), as_u32(v.y), as_u32(v.z), as_u32(v.w)};
+    bits.x = bits.x == EMPTY ? 0x7fffffffu : bits.x, bits.y = bits.y == EMPTY ? 0x7fffffffu : bits.y;
+    bits.z = bits.z == EMPTY ? 0x7fffffffu : bits.z, bits.w = bits.w == EMPTY ? 0x7fffffffu : bits.w;
+    store_relaxed16(to, bits);
+}
+
 CAIRN_INLINE void send(void *to, u32x4 eight_f16) {
     u32x4 v = eight_f16;
     v.x = v.x == EMPTY ? 0x7fff7fffu : v.x, v.y = v.y == EMPTY ? 0x7fff7fffu : v.y;

@@ -21,7 +21,9 @@ static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
     if (f->chain_state != STEP_FLOW_WAITS || (waits && !f->chain_asked))
         return f->chain_state == STEP_FLOW_READY;
     request = cuda_chain_request(f, constants);
-    status = waits ? jit_get(f->dev->jit, &request, &program) : jit_try(f->dev->jit, &request, &program);
+    status = waits             ? jit_get(f->dev->jit, &request, &program)
+             : f->chain_asked ? jit_try(f->dev->jit, &request, &program)
+                              : CAIRN_CANCELLED;
     if (!status)
         status = jit_function(f->dev->jit, program, "step_attend", (int)cuda_chain_bytes(f), &f->chain_kernel);
     if (status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &request, 1))) status = CAIRN_BUSY;

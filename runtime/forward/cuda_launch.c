@@ -13,14 +13,22 @@ static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, st
     return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
 }
 
-/* The best token of each logit row, after any kind of head; pages counted by the sparse flow. */
-static cairn_status cuda_finish(forward_cuda_state *f, int rows, bool sparse_flow) {
+/* Blocks of a head of so many rows, for each window of eight: where weights stream, two a multiprocessor of all
+ * windows together (as cuda_blocks). */
+static int cuda_head_blocks(const forward_cuda_state *f, int rows) {
+    const int blocks = 2 * f->blocks / ((rows + 7) / 8);
+    return !f->streamed ? f->blocks : blocks ? blocks : 1;
+}
+
+/* The best token of each logit row, after any kind of head of so many blocks a row; pages counted by the
+ * sparse flow. */
+static cairn_status cuda_finish(forward_cuda_state *f, int rows, int blocks, bool sparse_flow) {
     device_dims dims = {{0, 1, 1}, 32, 0, 0, true};
     finish_params p;
     memset(&p, 0, sizeof p);
     p.winners = f->winners;
     p.tokens = f->sampled;
-    p.blocks = f->blocks;
+    p.blocks = blocks;
     p.rows = rows;
     if (sparse_flow) {
         p.input = f->flow.params.input;

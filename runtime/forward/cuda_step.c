@@ -90,7 +90,7 @@ static cairn_status cuda_enqueue_flow(forward_cuda_state *f, step_kernel kernel,
     status = device_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
     if (status) return status;
     if (kernel == STEP_K_DRAFT_FLOW) return cuda_take_flow(f, drafts);
-    return cuda_finish(f, STEP_FLOW_ROWS, kernel == STEP_K_SPARSE_FLOW);
+    return cuda_finish(f, STEP_FLOW_ROWS, f->blocks, kernel == STEP_K_SPARSE_FLOW);
 }
 
 static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, step_kernel kernel) {
@@ -126,11 +126,12 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, 
 /* ---- the stage kernels ----------------------------------------------------------------------- */
 
 /* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
- * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
- * of several the other windows take the second's place (8B, two windows: 2964 us against 3788).
+ * blocks a multiprocessor (H200, Q4_0, a step of the 1B: 531 us against 583), of all windows together: then
+ * they read the same weights at about the same time (8B, two windows: 2964 us against 3788; four: 7.6 ms
+ * against 8.3 by as many for each as there are multiprocessors).
  * `teams` of a block's warps have tiles of their own: no more blocks than have tiles for all. */
 static int cuda_blocks(const forward_cuda_state *f, int tiles, int teams, int windows) {
-    int most = windows == 1 ? 2 * f->blocks : f->blocks;
+    int most = 2 * f->blocks / windows;
     if (most < 3) most = 3; /* q, k and v in formats of their own */
     if (!f->streamed) return tiles;
     tiles = (tiles + teams - 1) / teams;
@@ -158,7 +159,7 @@ static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int lay
     const int format = cuda_layer_format(f, layer, product);
     const bool apart = format >= 256 || (f->alone && pack_alone(format));
     const int parts = !apart ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
-    return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
+    return cuda_has_clusters(f) && parts <= PRODUCT_CLUSTER ? parts : 1;
 }
 
 /* A product of a layer's step: so many tiles, in windows of eight rows. */
@@ -169,8 +170,9 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
     const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
     int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
-        const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
-        const int most = (windows == 1 ? 2 : 1) * room / parts, each = (tiles + most - 1) / most;
+        const int room = parts > 2 ? f->blocks * 10 / 11 : f->blocks; /* H200: 30 of 4 of 132 */
+        const int places = 2 * room / (parts * windows), most = places ? places : 1;
+        const int each = (tiles + most - 1) / most;
         x = (tiles + each - 1) / each * parts;
         dims.cluster = (unsigned)parts;
     }
@@ -313,8 +315,8 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
         status = cuda_enqueue_layer(f, a, rows, l);
     if (!status) status = cuda_keep_hidden(f, rows);
     if (status || !wanted) return status;
-    status = cuda_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
-    return status ? status : cuda_finish(f, wanted, false);
+    status = cuda_launch(f, lane, STEP_K_HEAD, cuda_head_blocks(f, wanted), (wanted + 7) / 8, t, shared, 0, 0);
+    return status ? status : cuda_finish(f, wanted, cuda_head_blocks(f, wanted), false);
 }
 
 /* Graphs of rows without and with adapters, of those among which some draft, and of wide products. */
