@@ -151,10 +151,21 @@ static cairn_status adapter_read_keys(adapter_reader *r) {
     return status ? status : adapter_read_count(r, "adapter.mask_token_id", &r->mask);
 }
 
+/* Whether the adapter is of the model's own weights: some ways to begin one change those, too. */
+static bool adapter_began_plainly(const jdoc *j) {
+    static const char *const plain[] = {"gaussian", "eva", "orthogonal", "mica"};
+    const uint32_t at = jdoc_get(j, 0, "init_lora_weights");
+    size_t i = 0;
+    if (!jdoc_is(j, at, JDOC_STRING)) return true;
+    while (i < BASE_COUNT(plain) && !jdoc_says(j, at, plain[i])) i++;
+    return i < BASE_COUNT(plain);
+}
+
 /* Reads what adapter_config.json says; what is not certain to mean the same is refused. */
 static cairn_status adapter_read_json(adapter_reader *r, const jdoc *j) {
-    static const char *const refused[] = {"use_dora", "fan_in_fan_out", "lora_bias"};
-    static const char *const patterns[] = {"rank_pattern", "alpha_pattern"};
+    static const char *const refused[] = {
+        "use_dora", "fan_in_fan_out", "lora_bias", "rank_pattern", "alpha_pattern", "use_qalora", "use_bdlora",
+        "alora_invocation_tokens", "layer_replication", "arrow_config", "kasa_config", "monteclora_config"};
     const uint32_t type = jdoc_get(j, 0, "peft_type"), bias = jdoc_get(j, 0, "bias");
     r->rank = jdoc_value(j, jdoc_get(j, 0, "r"));
     r->alpha = jdoc_value(j, jdoc_get(j, 0, "lora_alpha"));
@@ -167,16 +178,16 @@ static cairn_status adapter_read_json(adapter_reader *r, const jdoc *j) {
     if ((type && !jdoc_says(j, type, "LORA")) || (bias && !jdoc_says(j, bias, "none")))
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: peft_type 'LORA' and bias 'none' are "
                          "supported", j->name);
-    for (size_t i = 0; i < BASE_COUNT(refused); i++)
-        if (jdoc_says(j, jdoc_get(j, 0, refused[i]), "true"))
+    for (size_t i = 0; i < BASE_COUNT(refused); i++) {
+        const uint32_t at = jdoc_get(j, 0, refused[i]);
+        const bool list = jdoc_is(j, at, JDOC_OBJECT) || jdoc_is(j, at, JDOC_ARRAY);
+        if (at && !jdoc_says(j, at, "false") && !(list && !j->nodes[at].count))
             return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: '%s' is not supported", j->name,
                              refused[i]);
-    for (size_t i = 0; i < BASE_COUNT(patterns); i++) {
-        const uint32_t at = jdoc_get(j, 0, patterns[i]);
-        if (at && (!jdoc_is(j, at, JDOC_OBJECT) || j->nodes[at].count))
-            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: '%s' is not supported", j->name,
-                             patterns[i]);
     }
+    if (!adapter_began_plainly(j))
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: 'init_lora_weights': the adapter is of weights "
+                         "that its beginning changed; save it converted to the model's own", j->name);
     return CAIRN_OK;
 }
 

@@ -806,6 +806,13 @@ static void test_bad(void) {
     refused_config(&g, "{\"peft_type\": \"IA3\", \"r\": 4, \"lora_alpha\": 8}", "peft_type 'LORA'");
     refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"bias\": \"all\"}", "bias 'none'");
     refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"rank_pattern\": {\"x\": 2}}", "'rank_pattern'");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"alora_invocation_tokens\": [5, 6]}", "'alora_inv");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"layer_replication\": [[0, 1]]}", "'layer_repl");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"init_lora_weights\": \"pissa_niter_4\"}", "'init_lora_w");
+    save_config(4, 8, ", \"use_dora\": false, \"rank_pattern\": {}, \"layer_replication\": null, "
+                "\"init_lora_weights\": \"eva\"");
+    tap_ok(!cairn_adapter_load(g.m, folder_path, &a) && !cairn_adapter_free(a), "what changes nothing: %s",
+           cairn_last_error(g.rt));
     save_config(4, 8, ", \"use_dora\": true");
     refused(&g, folder_path, CAIRN_UNSUPPORTED, "use_dora", "DoRA");
     save_config(3, 8, "");
