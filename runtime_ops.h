@@ -1167,8 +1167,8 @@ CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
  * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
  * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32.
  * Each of temperatures to top_ks stands in place of the number for all rows; in them a value out of
- * range means off, and a row gives what it gives alone. logprobs: the logarithm of the softmax of the
- * logits as they are given, best first, equals by their ids. */
+ * range means off, but a min_p above 1, which is as 1; a row gives what it gives alone. logprobs: the
+ * logarithm of the softmax of the logits as they are given, best first, equals by their ids. */
 typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;

@@ -96,6 +96,24 @@ static bool bind_options(lua_State *L, int arg, const char *call, const char *na
     return true;
 }
 
+/* Which of `names`, each ended by a NUL, the text at `index` is; nil: the first. */
+static int bind_choice(lua_State *L, int index, const char *what, const char *names) {
+    const char *name = lua_isnoneornil(L, index) ? names : lua_tostring(L, index), *known;
+    luaL_Buffer all;
+    int at = 0;
+    index = lua_absindex(L, index);
+    for (known = names; *known; known += strlen(known) + 1, at++)
+        if (name && !strcmp(name, known)) return at;
+    luaL_buffinit(L, &all);
+    for (known = names; *known; known += strlen(known) + 1) {
+        if (known != names) luaL_addstring(&all, ", ");
+        luaL_addstring(&all, known);
+    }
+    luaL_pushresult(&all);
+    luaL_tolstring(L, index, NULL);
+    return luaL_error(L, "%s: %s is none of %s", what, lua_tostring(L, -1), lua_tostring(L, -2));
+}
+
 /* ---- objects --------------------------------------------------------------------------------- */
 
 /* A metatable with methods, and as __gc and __close the function on the stack's top, which it pops:

@@ -97,10 +97,9 @@ static jit_request *bind_to_request(lua_State *L, int index) {
 
 /* Whether the request at `index` wants PTX: its field kind is "ptx" rather than "cubin" or nil. */
 static bool bind_wants_ptx(lua_State *L, int index) {
-    static const char *const kinds[] = {"cubin", "ptx", NULL};
     int kind;
     bind_field(L, index, "kind");
-    kind = luaL_checkoption(L, -1, "cubin", kinds);
+    kind = bind_choice(L, -1, "compile: kind", "cubin\0ptx\0");
     lua_pop(L, 1);
     return kind == 1;
 }

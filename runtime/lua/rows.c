@@ -261,7 +261,6 @@ static int bind_forward(lua_State *L) {
 
 /* m:profile([{ warmup = 1, kv_len_reduce = "mean" }]): begins one; max, p50, p90, sum, too */
 static int bind_profile(lua_State *L) {
-    static const char *const reduces[] = {"mean", "max", "p50", "p90", "sum", NULL};
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
     cairn_profile_options o;
@@ -272,7 +271,7 @@ static int bind_profile(lua_State *L) {
         if (bind_field(L, 2, "warmup") != LUA_TNIL)
             o.warmup = bind_to_int32(L, -1, "profile: warmup");
         bind_field(L, 2, "kv_len_reduce");
-        o.kv_len_reduce = luaL_checkoption(L, -1, "mean", reduces);
+        o.kv_len_reduce = bind_choice(L, -1, "profile: kv_len_reduce", "mean\0max\0p50\0p90\0sum\0");
     }
     bind_check(L, rt, cairn_profile_start(model, &o));
     return 0;
@@ -280,10 +279,10 @@ static int bind_profile(lua_State *L) {
 
 /* m:profile_text([form]) -> the profile as "json" or "markdown" */
 static int bind_profile_text(lua_State *L) {
-    static const char *const forms[] = {"json", "markdown", NULL};
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
-    const cairn_profile_form form = (cairn_profile_form)luaL_checkoption(L, 2, "json", forms);
+    const cairn_profile_form form =
+        (cairn_profile_form)bind_choice(L, 2, "profile_text", "json\0markdown\0");
     size_t bytes = 0;
     char *text;
     bind_check(L, rt, cairn_profile_text(model, form, NULL, 0, &bytes));

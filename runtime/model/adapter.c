@@ -58,7 +58,7 @@ typedef struct adapter_reader {
     shards parts;
     double alpha, rank; /* alpha 0: a scale of 1; rank 0: each pair's own */
     bool rooted;        /* alpha / rank^0.5 */
-    double drafts, mask; /* what the file says; below 0: nothing */
+    double drafts, mask; /* what the file says; -infinity: nothing */
     adapter_found *found; /* [layers, PLAN_ROLES] by the module's first product */
     adapter_found *numbered; /* [layers, 3, experts] of experts by names of their own */
     int parts_found[ADAPTER_PARTS]; /* 1 beyond their numbers in the file */
@@ -89,9 +89,11 @@ static adapter_tensor adapter_tensor_at(const adapter_reader *r, int i) {
     return t;
 }
 
-/* The values of a tensor, whose type and shape are checked, to out. */
+/* The values of a tensor, whose type and shape are checked, to out: one that is no finite number would
+ * make all that a session says of it nonsense. */
 static cairn_status adapter_fetch(adapter_reader *r, int i, float *out) {
     const adapter_tensor t = adapter_tensor_at(r, i);
+    const int64_t count = t.parts * t.rows * t.columns;
     const block_type *type = block_find(t.type);
     const uint8_t *data = r->keyed.data ? (const uint8_t *)r->keyed.tensors[i].data : NULL;
     void *buffer = data ? NULL : base_new(r->b, t.bytes, 1);
@@ -99,9 +101,13 @@ static cairn_status adapter_fetch(adapter_reader *r, int i, float *out) {
     if (!data)
         data = shards_read(&r->parts, r->parts.tensors[i].file, r->parts.tensors[i].from,
                            t.bytes, buffer);
-    if (data) type->dequantize(data, out, t.parts * t.rows * t.columns);
+    if (data) type->dequantize(data, out, count);
     base_delete(r->b, buffer, t.bytes, 1);
-    return data ? CAIRN_OK : adapter_fault(r, CAIRN_FILE_ERROR, t.name, "it cannot be read");
+    if (!data) return adapter_fault(r, CAIRN_FILE_ERROR, t.name, "it cannot be read");
+    for (int64_t v = 0; v < count; v++)
+        if (!isfinite(out[v]))
+            return adapter_fault(r, CAIRN_BAD_FILE, t.name, "a value of it is no finite number");
+    return CAIRN_OK;
 }
 
 /* ---- what the file says of itself ------------------------------------------------------------ */
@@ -138,14 +144,28 @@ static cairn_status adapter_read_keys(adapter_reader *r) {
                          "(adapter.alora), which is not supported", r->path);
     status = gguf_f32(r->b, &r->keyed, "adapter.lora.alpha", &found, &alpha);
     r->alpha = (double)alpha;
+    if (!status && !(fabs(r->alpha) <= 1e6))
+        return base_fail(r->b, CAIRN_BAD_FILE, "%s: adapter.lora.alpha: a number up to 1e6 is "
+                         "expected", r->path);
     if (!status) status = adapter_read_count(r, "adapter.draft_length", &r->drafts);
     return status ? status : adapter_read_count(r, "adapter.mask_token_id", &r->mask);
 }
 
+/* Whether the adapter is of the model's own weights: some ways to begin one change those, too. */
+static bool adapter_began_plainly(const jdoc *j) {
+    static const char *const plain[] = {"gaussian", "eva", "orthogonal", "mica"};
+    const uint32_t at = jdoc_get(j, 0, "init_lora_weights");
+    size_t i = 0;
+    if (!jdoc_is(j, at, JDOC_STRING)) return true;
+    while (i < BASE_COUNT(plain) && !jdoc_says(j, at, plain[i])) i++;
+    return i < BASE_COUNT(plain);
+}
+
 /* Reads what adapter_config.json says; what is not certain to mean the same is refused. */
 static cairn_status adapter_read_json(adapter_reader *r, const jdoc *j) {
-    static const char *const refused[] = {"use_dora", "fan_in_fan_out", "lora_bias"};
-    static const char *const patterns[] = {"rank_pattern", "alpha_pattern"};
+    static const char *const refused[] = {
+        "use_dora", "fan_in_fan_out", "lora_bias", "rank_pattern", "alpha_pattern", "use_qalora", "use_bdlora",
+        "alora_invocation_tokens", "layer_replication", "arrow_config", "kasa_config", "monteclora_config"};
     const uint32_t type = jdoc_get(j, 0, "peft_type"), bias = jdoc_get(j, 0, "bias");
     r->rank = jdoc_value(j, jdoc_get(j, 0, "r"));
     r->alpha = jdoc_value(j, jdoc_get(j, 0, "lora_alpha"));
@@ -158,16 +178,16 @@ static cairn_status adapter_read_json(adapter_reader *r, const jdoc *j) {
     if ((type && !jdoc_says(j, type, "LORA")) || (bias && !jdoc_says(j, bias, "none")))
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: peft_type 'LORA' and bias 'none' are "
                          "supported", j->name);
-    for (size_t i = 0; i < BASE_COUNT(refused); i++)
-        if (jdoc_says(j, jdoc_get(j, 0, refused[i]), "true"))
+    for (size_t i = 0; i < BASE_COUNT(refused); i++) {
+        const uint32_t at = jdoc_get(j, 0, refused[i]);
+        const bool list = jdoc_is(j, at, JDOC_OBJECT) || jdoc_is(j, at, JDOC_ARRAY);
+        if (at && !jdoc_says(j, at, "false") && !(list && !j->nodes[at].count))
             return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: '%s' is not supported", j->name,
                              refused[i]);
-    for (size_t i = 0; i < BASE_COUNT(patterns); i++) {
-        const uint32_t at = jdoc_get(j, 0, patterns[i]);
-        if (at && (!jdoc_is(j, at, JDOC_OBJECT) || j->nodes[at].count))
-            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: '%s' is not supported", j->name,
-                             patterns[i]);
     }
+    if (!adapter_began_plainly(j))
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: 'init_lora_weights': the adapter is of weights "
+                         "that its beginning changed; save it converted to the model's own", j->name);
     return CAIRN_OK;
 }
 
@@ -206,27 +226,35 @@ static cairn_status adapter_open_file(adapter_reader *r) {
         status = gguf_copy(r->b, r->file.data, &r->keyed);
         return status ? status : adapter_read_keys(r);
     }
-    status = memcmp(head, "PK\3\4", 4) ? safetensors_list(r->b, &r->parts)
-                                       : torch_list(r->b, &r->parts);
+    if (memcmp(head, "PK\3\4", 4) && memcmp(head, "\200\2\212\n", 4)) /* before PyTorch 1.6: it says so */
+        status = safetensors_list(r->b, &r->parts);
+    else status = torch_list(r->b, &r->parts);
     if (!status) status = shards_sort(r->b, &r->parts);
     return status ? status : adapter_read_config(r);
 }
 
-static cairn_status adapter_open(adapter_reader *r) {
+/* The file that a folder has of an adapter: safetensors before PyTorch's. */
+static cairn_status adapter_open_folder(adapter_reader *r) {
     static const char *const names[] = {"/adapter_model.safetensors", "/adapter_model.bin"};
+    const size_t folder = r->file.size;
     os_file_info info;
-    size_t which = 0;
+    memset(&info, 0, sizeof info);
+    for (size_t i = 0; i < BASE_COUNT(names); i++) {
+        r->file.size = folder;
+        if (!base_text_print(r->b, &r->file, "%s", names[i]))
+            return base_no_memory(r->b, r->path, folder);
+        if (os_calls.info(r->file.data, &info) != -ENOENT) return adapter_open_file(r);
+    }
+    return base_fail(r->b, CAIRN_FILE_NOT_FOUND, "%s: neither adapter_model.safetensors nor "
+                     "adapter_model.bin is in it", r->path);
+}
+
+static cairn_status adapter_open(adapter_reader *r) {
+    os_file_info info;
     memset(&info, 0, sizeof info);
     if (!base_text_print(r->b, &r->file, "%s", r->path))
         return base_no_memory(r->b, r->path, strlen(r->path));
-    if (!os_calls.info(r->path, &info) && info.directory) {
-        if (!base_text_print(r->b, &r->file, "%s", names[which]))
-            return base_no_memory(r->b, r->path, strlen(r->path));
-        if (os_calls.info(r->file.data, &info) == -ENOENT) which = 1;
-        r->file.size = strlen(r->path);
-        if (!base_text_print(r->b, &r->file, "%s", names[which]))
-            return base_no_memory(r->b, r->path, strlen(r->path));
-    }
+    if (!os_calls.info(r->path, &info) && info.directory) return adapter_open_folder(r);
     return adapter_open_file(r);
 }
 
@@ -308,7 +336,7 @@ static bool adapter_sort_part(adapter_reader *r, int i, cairn_status *status) {
     if (!type || t.ndim > 2 || t.columns < 1 || t.columns % type->values ||
         t.rows != adapter_part_rows(r, part) || t.columns != adapter_part_columns(r, part))
         *status = adapter_fault(r, CAIRN_UNSUPPORTED, t.name, "it has not the shape that the "
-                                "model's hidden size gives");
+                                "model's hidden size gives, or is none of " BLOCK_SUPPORTED);
     r->parts_found[part] = i + 1;
     return true;
 }
@@ -345,7 +373,7 @@ static bool adapter_mask_is_taken(const cairn_model *m, int32_t id) {
 static cairn_status adapter_take_mask(adapter_reader *r) {
     cairn_adapter *a = r->out;
     const int32_t vocab = r->m->shape.vocab;
-    const bool own = !(r->mask < 0), limited = !(r->drafts < 0);
+    const bool own = r->mask > -INFINITY, limited = r->drafts > -INFINITY;
     a->mask_id = -1;
     if (!a->parts[ADAPTER_MASK]) return CAIRN_OK;
     if (limited && !(r->drafts >= 1 && r->drafts <= 1e6 && floor(r->drafts) >= r->drafts))
@@ -671,7 +699,7 @@ static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter
     cairn_status status;
     memset(&r, 0, sizeof r);
     *out = NULL;
-    r.b = b, r.m = m, r.path = path, r.drafts = r.mask = -1;
+    r.b = b, r.m = m, r.path = path, r.drafts = r.mask = -INFINITY;
     r.out = (cairn_adapter *)base_new(b, 1, sizeof *r.out);
     r.found = (adapter_found *)base_new(b, places, sizeof *r.found);
     if (numbered) r.numbered = (adapter_found *)base_new(b, numbered, sizeof *r.numbered);

@@ -233,6 +233,13 @@ local function write(path, text)
   end
 end
 
+-- So that no answer is lost to a path that cannot be written.
+local function check_writable(path)
+  local file, why = io.open(path, "ab")
+  if not file then error(why .. " (CAIRN_FILE_ERROR)", 0) end
+  file:close()
+end
+
 -- What --profile and --trace ask for: the profile as Markdown by the name's end, else as JSON.
 local function write_findings(run)
   local o = run.o
@@ -263,6 +270,8 @@ local function run_command(o)
   end
   local prompt = common.text(o, "prompt", "prompt_file")
   common.model_path(o) -- said before anything is opened
+  if o.profile then check_writable(o.profile) end
+  if o.trace then check_writable(o.trace) end
   if o.watch and not o.config then options.fail "--watch needs --config FILE" end
   local run = start(o)
   local closing <close> = setmetatable({}, { __close = function()

@@ -599,6 +599,24 @@ static void test_invocation(rig *g, const gguf_build *good) {
     refused(g, path, CAIRN_UNSUPPORTED, "it begins at a text of its own", "alora");
 }
 
+/* A scale or a value that is no finite number: those of 64 bytes at the end are the last tensor's. */
+static void test_numbers(rig *g, const gguf_build *good) {
+    static const char key[] = "adapter.lora.alpha";
+    static const uint8_t no_number[4] = {0, 0, 0xC0, 0x7F}, endless[4] = {0, 0, 0x80, 0xFF};
+    for (int i = 0; i < 4; i++) {
+        gguf_build bad = {0};
+        size_t at = 0;
+        build_bytes(&bad, good->data, good->size);
+        while (memcmp(bad.data + at, key, sizeof key - 1)) at++;
+        if (i < 2) memcpy(bad.data + at + sizeof key - 1 + 4, i ? endless : no_number, 4);
+        else for (size_t j = bad.size - 64; j < bad.size; j += 4)
+            memcpy(bad.data + j, i == 2 ? endless : no_number, 4);
+        save(path, &bad);
+        free(bad.data);
+        refused(g, path, CAIRN_BAD_FILE, i < 2 ? key : "no finite number", "no number");
+    }
+}
+
 static void test_shapes(rig *g) {
     const int layers = on_mixed ? 3 : 2; /* of a_llama */
     family wide = zoo_llama(&state);
@@ -685,6 +703,8 @@ static void test_bad_tensors(rig *g) {
     refused_tensors(g, twice, 4, "", CAIRN_BAD_FILE, "another tensor is for the same product");
     refused_tensors(g, gated, 2, "", CAIRN_BAD_FILE, "has mask_embedding and sampler.0.weight, or neither");
     refused_tensors(g, all, 5, ", \"draft_length\": 1.5", CAIRN_BAD_FILE, "draft_length: a count");
+    refused_tensors(g, all, 5, ", \"draft_length\": -1", CAIRN_BAD_FILE, "draft_length: a count");
+    refused_tensors(g, all, 5, ", \"mask_token_id\": -1", CAIRN_UNSUPPORTED, "mask_token_id = -1;");
 }
 
 /* Of experts: ranks that differ within a layer, and a product that its layers have not. */
@@ -759,7 +779,7 @@ static void test_bad(void) {
     cairn_config c = small_config(CAIRN_BACKEND_CPU);
     if (!open_rig(&g, CAIRN_BACKEND_CPU, false, 0)) return;
     low l = make_low(&g.f, 4, 8, true, &state);
-    gguf_build good = gguf_low(&l, "llama", false);
+    gguf_build good = gguf_low(&l, "llama", false), older = {0};
     with_text(&g, &good, "blk.1.attn_k.weight.lora_b", "blk.1.attn_x.weight.lora_b",
               CAIRN_UNSUPPORTED, "blk.1.attn_x.weight.lora_b");
     with_text(&g, &good, "blk.1.attn_k.weight.lora_b", "blk.1.attn_k.weight.lora_c",
@@ -771,6 +791,7 @@ static void test_bad(void) {
     with_text(&g, &good, "adapter.type", "adapter.tipe", CAIRN_UNSUPPORTED, "adapter.type");
     with_text(&g, &good, "llama", "qwenx", CAIRN_UNSUPPORTED, "'llama'");
     test_invocation(&g, &good);
+    test_numbers(&g, &good);
     test_shapes(&g);
     test_bad_tensors(&g);
     save(path, &good);
@@ -785,6 +806,13 @@ static void test_bad(void) {
     refused_config(&g, "{\"peft_type\": \"IA3\", \"r\": 4, \"lora_alpha\": 8}", "peft_type 'LORA'");
     refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"bias\": \"all\"}", "bias 'none'");
     refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"rank_pattern\": {\"x\": 2}}", "'rank_pattern'");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"alora_invocation_tokens\": [5, 6]}", "'alora_inv");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"layer_replication\": [[0, 1]]}", "'layer_repl");
+    refused_config(&g, "{\"r\": 4, \"lora_alpha\": 8, \"init_lora_weights\": \"pissa_niter_4\"}", "'init_lora_w");
+    save_config(4, 8, ", \"use_dora\": false, \"rank_pattern\": {}, \"layer_replication\": null, "
+                "\"init_lora_weights\": \"eva\"");
+    tap_ok(!cairn_adapter_load(g.m, folder_path, &a) && !cairn_adapter_free(a), "what changes nothing: %s",
+           cairn_last_error(g.rt));
     save_config(4, 8, ", \"use_dora\": true");
     refused(&g, folder_path, CAIRN_UNSUPPORTED, "use_dora", "DoRA");
     save_config(3, 8, "");
@@ -794,6 +822,14 @@ static void test_bad(void) {
     snprintf(inside, sizeof inside, "%s/adapter_config.json", folder_path);
     remove(inside);
     refused(&g, folder_path, CAIRN_FILE_NOT_FOUND, "adapter_config.json", "no config");
+    snprintf(inside, sizeof inside, "%s/adapter_model.bin", folder_path);
+    remove(inside);
+    snprintf(inside, sizeof inside, "%s/adapter_model.safetensors", folder_path);
+    remove(inside);
+    refused(&g, folder_path, CAIRN_FILE_NOT_FOUND, "neither adapter_model.safetensors", "no weights");
+    build_bytes(&older, "\200\2\212\n and so on", 14);
+    save(path, &older), free(older.data);
+    refused(&g, path, CAIRN_BAD_FILE, "PyTorch 1.6", "PyTorch's older form");
     refused(&g, "/nowhere/x.gguf", CAIRN_FILE_NOT_FOUND, "/nowhere/x.gguf", "no file");
     refused(&g, model_path, CAIRN_UNSUPPORTED, "general.type", "a model");
     tap_ok(cairn_adapter_load(g.m, NULL, &a) == CAIRN_INVALID_ARGUMENT &&

@@ -357,11 +357,13 @@ end)
 
 test("a profile and a trace of a text", function()
   local rt <close>, m = open()
-  check.error(function() m:profile { kv_len_reduce = "least" } end, "least")
+  check.error(function() m:profile { kv_len_reduce = "least" } end,
+    "profile: kv_len_reduce: least is none of mean, max, p50, p90, sum")
   check.error(function() m:profile_text() end, "no profile is taken")
   m:profile { warmup = 0, kv_len_reduce = "max" }
   rt:trace()
   m:session():text(prompt, { max_tokens = 6 })
+  check.error(function() m:profile_text "xml" end, "profile_text: xml is none of json, markdown")
   check.ok(m:profile_text():find '"kv_len_reduce":"max"' and m:profile_text "markdown":find "## Phases")
   check.ok(rt:trace_text():find '"name":"decode"')
   m:profile_stop()

@@ -119,11 +119,13 @@ static void test_rows(int run) {
         rows[i].temperature = i ? 0.3 + unit() : 0, rows[i].top_p = i & 1 ? 1 : 0.5 + unit() / 2;
         rows[i].min_p = i & 2 ? 0 : unit() / 10, rows[i].penalty = 0.5 + unit();
         rows[i].top_k = below(3) * 7;
+        if (i == 1) rows[i].min_p = 1;
     }
     args_of(&r, &a);
     for (int i = 0; i < ROWS; i++) {
         t[i] = (float)rows[i].temperature, tp[i] = (float)rows[i].top_p, mp[i] = (float)rows[i].min_p;
         pen[i] = (float)rows[i].penalty, tk[i] = rows[i].top_k;
+        if (apart && i == 1) mp[i] = 2.5f; /* as 1 */
     }
     a.logits = tensor3(CAIRN_F32, ROWS, N, -1, logits), a.probs = tensor3(CAIRN_F32, ROWS, N, -1, NULL);
     a.history = tensor3(CAIRN_I32, ROWS, PAST, -1, history);

@@ -108,6 +108,9 @@ len(o['pages']) == 30 and o['phases']['decode']['count'] == o['steps'] and \
 {'append', 'decode', 'verify'} <= {e['name'] for e in json.load(open('$work/t.json'))['traceEvents']} and \
 json.load(open('$work/profiled.json'))['ids'] == json.load(open('$work/g.json'))['ids'] and \
 '## Steps' in open('$work/p.md').read()"
+check "a profile that cannot be written is told before anything is said" sh -c \
+    "! $cairn generate $common --prompt 'One two three' --max-tokens 8 --profile $work/none/p.md >$work/said 2>$work/why && \
+    ! [ -s $work/said ] && grep -q 'none/p.md.*CAIRN_FILE_ERROR' $work/why"
 check "generate streams the same text, the report goes to standard error" sh -c \
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
     python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \
