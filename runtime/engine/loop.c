@@ -2,7 +2,8 @@
  * ones until their request has what they wait for, cairn_step until its time is over.
  *
  * A turn plans a forward, or goes on with the one in flight: decode steps, and prompts in slices that
- * leave room for them. The higher priority comes first, then decode steps, then who waited longer.
+ * leave room for them. The higher priority comes first, then decode steps, then who wants its first token
+ * soonest, then who waited longer.
  * A request that finds no free pages waits, and where it outranks others these give theirs back; so
  * does the last where all wait for each other, and an idle session where all wait for such ones. What
  * gave its pages back computes its state anew once there is room, as every token ran before: to the
@@ -17,12 +18,18 @@ static bool loop_decodes(const cairn_session *s) {
     return s->phase == ENGINE_SAYS && s->count - s->cached == 1;
 }
 
+/* When its first token is wanted that is still to come. */
+static int64_t loop_wanted_us(const cairn_session *s) {
+    return s->phase == ENGINE_SAYS ? INT64_MAX : s->wanted_us;
+}
+
 static bool loop_is_before(const cairn_session *a, const cairn_session *b) {
     bool decodes = loop_decodes(a);
     if (a->options.priority != b->options.priority)
         return a->options.priority > b->options.priority;
     if (decodes != loop_decodes(b)) return decodes;
     if (decodes && a->served != b->served) return a->served < b->served;
+    if (loop_wanted_us(a) != loop_wanted_us(b)) return loop_wanted_us(a) < loop_wanted_us(b);
     return a->ticket < b->ticket;
 }
 
@@ -414,6 +421,8 @@ static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool 
     s->outcome = CAIRN_OK;
     engine_note_error(s, CAIRN_OK);
     s->ticket = s->model->scratch->tickets++;
+    s->wanted_us = appending || !s->options.first_token_ms
+                       ? INT64_MAX : os_now_us() + (int64_t)s->options.first_token_ms * 1000;
     s->asked_us = s->model->scratch->profile && !appending ? os_now_us() : 0;
     s->measured = false;
 }

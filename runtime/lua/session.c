@@ -245,9 +245,9 @@ typedef struct bind_wishes {
 
 static const char *const bind_wish_names[] = {
     "max_tokens", "stop", "special", "keep_stop", "priority", "grammar", "grammar_from",
-    "json_schema", "logit_bias", "logprobs", "temperature", "top_k", "top_p", "min_p", "order",
-    "repetition_penalty", "seed"};
-enum { BIND_FIRST_SAMPLING = 10 };
+    "json_schema", "logit_bias", "logprobs", "first_token_ms", "temperature", "top_k", "top_p", "min_p",
+    "order", "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 11 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -362,6 +362,9 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     lua_pop(L, 1);
     if (bind_wish(L, options, "priority"))
         w->options.priority = bind_to_int32(L, -1, "generate: priority");
+    lua_pop(L, 1);
+    if (bind_wish(L, options, "first_token_ms"))
+        w->options.first_token_ms = bind_to_int32(L, -1, "generate: first_token_ms");
     lua_pop(L, 1);
     w->options.grammar = bind_wish_text(L, options, "grammar");
     w->options.json_schema = bind_wish_text(L, options, "json_schema");

@@ -152,6 +152,7 @@ function cairn.ops() end
 ---@field keep_stop? boolean the ids of a stop string stay in the session
 ---@field special? boolean false: the prompt's special-token text is plain
 ---@field priority? integer -100 to 100, higher goes first
+---@field first_token_ms? integer its first token is wanted by then; of one priority the most urgent prompt goes first
 ---@field grammar? string the text keeps to it (GBNF)
 ---@field json_schema? string the text is JSON that fits it
 ---@field logprobs? integer of each id and of so many of the best

@@ -493,6 +493,35 @@ static void test_priority(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
+/* Of prompts of one priority the one whose first token is wanted soonest is first, whoever came before;
+ * those of which nobody says when come last, in their order. */
+static void test_urgency(cairn_runtime *rt) {
+    static const int urgency[3] = {0, 60000, 2000};
+    static const char *prompts[3] = {"abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd",
+                                     "dcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcba",
+                                     "bbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbba"};
+    cairn_generate_options o = endless(1);
+    cairn_status status = CAIRN_OK;
+    int32_t pending = 3;
+    int came[3] = {0}, count = 0;
+    if (!open_three(rt)) return;
+    for (int i = 0; i < 3 && !status; i++) {
+        o.first_token_ms = urgency[i];
+        status = cairn_generate_submit(three[i], prompts[i], &o);
+    }
+    while (pending && !status) {
+        status = cairn_step(model, 0, &pending);
+        for (int i = 2; i >= 0; i--)
+            if (!came[i] && three[i]->stats.generated) came[i] = ++count;
+    }
+    tap_ok(!status && came[2] == 1 && came[1] == 2 && came[0] == 3,
+           "on %s: the most urgent first: first tokens come %d, %d, %d", where, came[0], came[1], came[2]);
+    o.first_token_ms = -1;
+    tap_ok(cairn_generate_submit(three[0], "a", &o) == CAIRN_INVALID_ARGUMENT &&
+               strstr(cairn_last_error(rt), "first_token_ms = -1"), "%s", cairn_last_error(rt));
+    cairn_model_free(model);
+}
+
 /* A request of higher priority that finds the pool full takes the pages of a lower one, which says all
  * the same what it says alone. */
 static void test_outranked(cairn_runtime *rt) {
@@ -639,6 +668,7 @@ static void test_requests(cairn_backend backend) {
     test_wrong_use(rt);
     test_cancel(rt);
     test_priority(rt);
+    test_urgency(rt);
     test_alternating(rt);
     test_slices(rt);
     test_full_pool(small);

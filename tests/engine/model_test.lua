@@ -474,7 +474,7 @@ test("sessions that are stepped say together what each says alone", function()
   for i, text in ipairs(prompts) do alone[i] = m:session():text(text, { max_tokens = 12 }) end
   for i, text in ipairs(prompts) do
     sessions[i], said[i] = m:session(), ""
-    check.equal(sessions[i]:submit(text, { max_tokens = 12, priority = i }), sessions[i])
+    check.equal(sessions[i]:submit(text, { max_tokens = 12, priority = i, first_token_ms = 500 }), sessions[i])
   end
   check.equal({ sessions[1]:poll() }, { "", nil, "queued" })
   repeat
@@ -490,6 +490,7 @@ test("sessions that are stepped say together what each says alone", function()
   check.error(function() sessions[1]:poll() end, "no request is submitted")
   check.error(function() m:step(-1) end, "budget_us = -1")
   check.error(function() sessions[1]:submit("a", { priority = 1000 }) end, "priority = 1000")
+  check.error(function() sessions[1]:submit("a", { first_token_ms = -1 }) end, "first_token_ms = -1")
   sessions[2]:submit("And then", { max_tokens = 50 })
   sessions[2]:cancel()
   check.equal(m:step(1000), 0)
