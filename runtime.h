@@ -884,8 +884,8 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * forward. Blocking calls on sessions ask for their work and wait; their callbacks come from their own
  * thread. Closing a session, a model or the runtime ends what is requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
- * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session, while another
- * thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
+ * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session or a load, while
+ * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
  * [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);

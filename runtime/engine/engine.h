@@ -146,5 +146,5 @@ static const cairn_adapter *engine_adapter(const cairn_session *s);
 static cairn_status worker_start(cairn_runtime *rt);
 /* Returns when it has ended: what it had begun stays in flight. No call runs. */
 static void worker_stop(cairn_runtime *rt);
-/* Whether a call on a session of the runtime runs: we are inside its callback. */
-static bool engine_is_any_busy(const cairn_runtime *rt);
+/* Whether a load or a call on a session of the runtime runs: we are inside its callback. */
+static bool engine_is_any_busy(cairn_runtime *rt);

@@ -464,8 +464,8 @@ cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending)
         return base_fail(&rt->base, CAIRN_BUSY, "step: the config's worker steps this model");
     if (!os_atomic_swap_if(&model->scratch->stepping, 0, 1)) return CAIRN_BUSY;
     if (engine_is_any_busy(rt))
-        base_fail(&rt->base, status, "step: a call on a session is running: this one comes from its "
-                                     "callback or from another thread");
+        base_fail(&rt->base, status, "step: a load or a call on a session is running: this one comes "
+                                     "from its callback or from another thread");
     else if (!(status = handles_enter(rt))) {
         loop_step(model, budget_us);
         *pending = loop_pending(model);

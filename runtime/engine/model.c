@@ -199,7 +199,7 @@ static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cair
     os_atomic_add(&rt->loading, 1);
     status = handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
     os_atomic_add(&rt->loading, -1);
-    if (!rt->closing || os_atomic_load(&rt->loading) || engine_is_any_busy(rt)) return status;
+    if (!rt->closing || engine_is_any_busy(rt)) return status;
     *model = NULL;
     cairn_close(rt);
     return status ? status : CAIRN_CANCELLED;

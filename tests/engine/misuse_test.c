@@ -247,6 +247,40 @@ static size_t read_and_close(void *user, uint64_t offset, void *out, size_t byte
     return fread(out, 1, bytes, c->file);
 }
 
+/* What a source's read asks for at its first call: a step of a model that is there. */
+typedef struct stepping_source { FILE *file; cairn_status step; int32_t pending; int calls; } stepping_source;
+
+static size_t read_and_step(void *user, uint64_t offset, void *out, size_t bytes) {
+    stepping_source *c = (stepping_source *)user;
+    if (!c->calls++) {
+        c->step = cairn_step(m, 0, &c->pending);
+        snprintf(heard, sizeof heard, "%s", cairn_last_error(rt));
+    }
+    return fseek(c->file, (long)offset, SEEK_SET) ? 0 : fread(out, 1, bytes, c->file);
+}
+
+/* A step inside a load is refused, the request waits, and both go on afterwards. */
+static void test_step_loading(void) {
+    stepping_source c = {.file = fopen(path, "rb"), .pending = -1};
+    cairn_model_source source = {.struct_size = sizeof source, .read = read_and_step, .user = &c};
+    const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 3};
+    cairn_model *loaded = NULL;
+    cairn_stats stats = {.struct_size = sizeof stats};
+    int32_t pending = 1;
+    if (!tap_ok(c.file && !fseek(c.file, 0, SEEK_END) && !cairn_session_reset(s) &&
+                !cairn_generate_submit(s, "ab", &o), "a request: %s", cairn_last_error(rt)))
+        return;
+    source.bytes = (uint64_t)ftell(c.file);
+    const cairn_status status = cairn_load_model_from(rt, &source, &loaded);
+    refused(c.step, CAIRN_BUSY, "step: a load", heard);
+    while (pending && !cairn_step(m, 1000, &pending)) {}
+    tap_ok(!status && loaded && c.pending == -1 && !pending && !cairn_session_stats(s, &stats) &&
+               stats.generated == 3, "the load succeeds: %s; then the request is worked on: %d tokens",
+           cairn_status_name(status), stats.generated);
+    cairn_model_free(loaded);
+    fclose(c.file);
+}
+
 static void test_closed_loading(bool fails, bool worker) {
     closing_source c = {.file = fopen(path, "rb"), .fails = fails};
     cairn_model_source source = {.struct_size = sizeof source, .read = read_and_close, .user = &c};
@@ -284,6 +318,7 @@ int main(void) {
         test_budget();
         test_beside();
         test_pool();
+        test_step_loading();
         for (int i = 0; i < 4; i++) test_closed_loading(i & 1, i & 2);
     }
     cairn_close(rt);
