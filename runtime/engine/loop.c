@@ -453,10 +453,10 @@ static void loop_step(cairn_model *m, int32_t budget_us) {
 
 cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending) {
     cairn_runtime *rt;
-    cairn_status status = CAIRN_BUSY;
+    cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
     rt = model->runtime;
-    if (!pending) return handles_need(rt, "step", pending, "pending");
+    if ((status = handles_need(rt, "step", pending, "pending"))) return status;
     if (budget_us < 0)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
                          "step: budget_us = %d; 0 or more is expected", (int)budget_us);
@@ -464,8 +464,9 @@ cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending)
         return base_fail(&rt->base, CAIRN_BUSY, "step: the config's worker steps this model");
     if (!os_atomic_swap_if(&model->scratch->stepping, 0, 1)) return CAIRN_BUSY;
     if (engine_is_any_busy(rt))
-        base_fail(&rt->base, status, "step: a load or a call on a session is running: this one comes "
-                                     "from its callback or from another thread");
+        status = base_fail(&rt->base, CAIRN_BUSY, "step: a load or a call on a session is running: "
+                                                  "this one comes from its callback or from another "
+                                                  "thread");
     else if (!(status = handles_enter(rt))) {
         loop_step(model, budget_us);
         *pending = loop_pending(model);

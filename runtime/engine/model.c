@@ -269,8 +269,9 @@ static uint64_t engine_weights_bytes(const cairn_model *m) {
 cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) {
     cairn_model_properties p;
     const model_shape *s;
+    cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
-    if (!info) return handles_need(model->runtime, "model_info", info, "info");
+    if ((status = handles_need(model->runtime, "model_info", info, "info"))) return status;
     if (info->struct_size < sizeof info->struct_size || info->struct_size > sizeof p)
         return base_fail(&model->runtime->base, CAIRN_VERSION_MISMATCH,
                          "model_info: struct_size is %u; set it to sizeof the struct",
@@ -542,8 +543,9 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
 
 static cairn_status engine_check_eval(base *b, const cairn_model *m, const cairn_eval_args *given,
                                       cairn_eval_args *out) {
+    cairn_status status = handles_need(m->runtime, "eval", given, "args");
     memset(out, 0, sizeof *out);
-    if (!given) return handles_need(m->runtime, "eval", given, "args");
+    if (status) return status;
     if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof *out)
         return base_fail(b, CAIRN_VERSION_MISMATCH,
                          "eval: args->struct_size is not sizeof the struct");
