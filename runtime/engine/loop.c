@@ -194,11 +194,12 @@ static void loop_end_cancelled(cairn_model *m) {
                                                      "cancelled at token %d", s->count));
 }
 
-/* The session gives its pages back; its tokens run again, as they ran, once there is room. */
+/* The session gives its pages back; its tokens run again, as they ran, once there is room: a request
+ * waits for that, an idle session asks when it is asked. */
 static void loop_give_back(cairn_session *s) {
     engine_go_back(s, 0);
     state_cut(&s->model->states, s->row, 0);
-    s->aside = true;
+    s->aside = s->phase != ENGINE_IDLE;
 }
 
 static bool loop_outranks(const cairn_session *s, const cairn_session *other) {
@@ -255,7 +256,6 @@ static bool loop_take_idle(cairn_model *m) {
     }
     if (!waits || !idle) return false;
     loop_give_back(idle);
-    idle->aside = false; /* it has no request */
     return true;
 }
 
