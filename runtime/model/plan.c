@@ -51,15 +51,27 @@ static cairn_status plan_number(plan_reader *r, const char *key, float fallback,
     return CAIRN_OK;
 }
 
+/* Of what the key may say only one thing has code, and it says another. */
+static cairn_status plan_refuse(plan_reader *r, const char *key, const char *says, const char *only) {
+    plan_key_name full;
+    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %s; %s is supported",
+                                   r->file->path, plan_name(r, key, &full), says, only));
+}
+
+static cairn_status plan_only(plan_reader *r, const char *key, double value, double only) {
+    char says[32], wanted[32];
+    if (value == only) return CAIRN_OK;
+    snprintf(says, sizeof says, "%.8g", value); /* whole numbers whole, and what a float can tell */
+    snprintf(wanted, sizeof wanted, "%.8g", only);
+    return plan_refuse(r, key, says, wanted);
+}
+
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral) {
     plan_key_name full;
-    const char *name = plan_name(r, key, &full);
     float value = neutral;
     bool found;
-    cairn_status status = gguf_f32(r->b, r->file, name, &found, &value);
-    if (status || value == neutral) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %g; only %g is supported",
-                                   r->file->path, name, (double)value, (double)neutral));
+    cairn_status status = gguf_f32(r->b, r->file, plan_name(r, key, &full), &found, &value);
+    return status ? status : plan_only(r, key, (double)value, (double)neutral);
 }
 
 static cairn_status plan_read_window(plan_reader *r) {
@@ -73,22 +85,16 @@ static cairn_status plan_read_window(plan_reader *r) {
 }
 
 static cairn_status plan_fixed(plan_reader *r, const char *key, int fallback, int only) {
-    plan_key_name full;
     int value;
     cairn_status status = plan_key(r, key, fallback, &value);
-    if (status || value == only) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %d; %d is supported",
-                                   r->file->path, plan_name(r, key, &full), value, only));
+    return status ? status : plan_only(r, key, value, only);
 }
 
 static cairn_status plan_true(plan_reader *r, const char *key) {
     plan_key_name full;
-    const char *name = plan_name(r, key, &full);
     bool found, value = true;
-    cairn_status status = gguf_bool(r->b, r->file, name, &found, &value);
-    if (status || value) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is false; true is supported",
-                                   r->file->path, name));
+    cairn_status status = gguf_bool(r->b, r->file, plan_name(r, key, &full), &found, &value);
+    return status || value ? status : plan_refuse(r, key, "false", "true");
 }
 
 /* ---- shape ----------------------------------------------------------------------------------- */
