@@ -133,8 +133,8 @@ static void engine_check_tell(void *check, cairn_status status, const char *why)
 
 /* The family, its keys, the shape and the tensors. */
 static void engine_check_plan(engine_check *c, int max_seq_len) {
-    const model_survey survey = {engine_check_tell, c};
-    cairn_status status = model_try_plan(c->b, &c->file, max_seq_len, survey);
+    model_survey survey = {engine_check_tell, c, 0};
+    cairn_status status = model_try_plan(c->b, &c->file, max_seq_len, &survey);
     if (status) engine_check_reason(c, status, c->b->error);
 }
 

@@ -1,4 +1,4 @@
-/* plan: what families share (see plan.h) to read a file into a plan: keys, weights and vectors by name, each
+/* plan: what families share (see plan_reader.h) to read a file into a plan: keys, weights and vectors by name, each
  * checked, with messages that name what is wrong; shapes; rotations.
  *
  * The file is not trusted: a plan that was read has every weight in the shape that model_shape
@@ -7,11 +7,10 @@
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 static cairn_status plan_go_on(plan_reader *r, cairn_status failed) {
-    if (!r->tell || !failed || failed == CAIRN_OUT_OF_MEMORY) return failed;
-    r->told++;
-    r->tell(r->teller, failed, r->b->error);
-    return CAIRN_OK;
+    return survey_go_on(r->b, r->survey, failed);
 }
+
+static int plan_told(const plan_reader *r) { return r->survey ? r->survey->told : 0; }
 
 static const char *plan_name(plan_reader *r, const char *key, plan_key_name *out) {
     const gguf_key *found;
@@ -395,11 +394,11 @@ static cairn_status plan_read_layers(plan_reader *r, const char *norm,
     cairn_status status = plan_new_layers(r);
     int told;
     if (!status) status = plan_check_keys(r);
-    told = r->told;
+    told = plan_told(r);
     if (!status) status = plan_ends(r, norm);
     /* a survey ends with the first layer that lacks something: others will lack it, too */
-    for (int i = 0; i < r->shape->layers && !status && r->told == told; i++) status = read(r, i);
-    if (status || r->told != told) return status;
+    for (int i = 0; i < r->shape->layers && !status && plan_told(r) == told; i++) status = read(r, i);
+    if (status || plan_told(r) != told) return status;
     if (r->plan->landmark.values && !plan_all_paged(r->plan))
         status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the "
                                          "model have no keys and values in pages", r->file->path,
