@@ -113,7 +113,7 @@ CAIRN_API int cairn_version(void);
       "shorten the prompt, reset the session, or raise max_seq_len")                                 \
     X(EMPTY_PROMPT, 21, "an empty prompt on an empty session", "append at least one token first")    \
     X(INVALID_UTF8, 22, "text is not valid UTF-8", "convert the text to UTF-8")                      \
-    X(CANCELLED, 23, "the call was cancelled", "the session is usable; call again to go on")         \
+    X(CANCELLED, 23, "the call was cancelled", "all is as usable as before; call again to go on")         \
     X(BUSY, 24, "the resource is still in use", "wait for the running call, then try again")         \
     X(NEEDS_REOPEN, 25, "the reload changes fields fixed at open; nothing was changed",              \
       "close and open the runtime with the new config")                                              \
@@ -161,8 +161,11 @@ typedef void (*cairn_log_callback)(void *user, cairn_log_level level, const char
 /* A ready-made one that writes "cairn: TEXT" lines to standard error. */
 CAIRN_API void cairn_log_stderr(void *user, cairn_log_level level, const char *text);
 
-/* Compile progress: kernel `index` (0-based) of `count` by name. Returning false cancels. */
-typedef bool (*cairn_progress_callback)(void *user, const char *kernel, int index, int count);
+/* Progress of what takes long: kernels that compile, by their names; a model that loads: MiB of its
+ * file, by its path, then "tokenizer", "weights", "model". `index` (0-based) of `count` is done. It is
+ * called by the thread that waits, and calls nothing of the runtime but cairn_close. Returning false
+ * cancels: the call is CANCELLED, a load within some milliseconds, and leaves nothing. */
+typedef bool (*cairn_progress_callback)(void *user, const char *what, int index, int count);
 
 /* A piece of generated text, whole UTF-8 characters. Returning false cancels the generation. */
 typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes);
@@ -431,7 +434,7 @@ typedef struct cairn_config {
     cairn_device_allocator device_allocator;    /* device memory; alloc NULL: the driver's */
     cairn_log_callback log_callback;            /* NULL: silent */
     void *log_user;
-    cairn_progress_callback progress_callback;  /* while kernels compile; NULL: none */
+    cairn_progress_callback progress_callback;  /* of compiles and loads; NULL: none */
     void *progress_user;
     void *context;                              /* CUcontext to run in; NULL: the device's
                                                  * primary context */
@@ -487,8 +490,7 @@ CAIRN_API cairn_status cairn_open(const cairn_config *config, cairn_runtime **rt
  * Waits for the device and for compiles in the background. [blocks] */
 CAIRN_API void cairn_close(cairn_runtime *rt);
 
-/* The message of the last failed call on this runtime, "" if none failed. Never NULL; it stands
- * until the next failure. [owner thread] */
+/* The message of the last failed call on this runtime, or ""; stands until the next. [owner thread] */
 CAIRN_API const char *cairn_last_error(const cairn_runtime *rt);
 
 /* The config in force, every "auto" resolved. [owner thread] */
@@ -557,17 +559,16 @@ typedef struct cairn_session cairn_session;
 /* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV
  * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
  * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
- * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
- * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
- * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR.
+ * with the arithmetic. max_seq_len is lowered to the model's with one log line. On failure *model is
+ * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED,
+ * NO_NVRTC, FILE_ERROR, CANCELLED (by the config's progress_callback).
  * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
  * process that reads what was cut off. A file cut short while the call reads it is a FILE_ERROR.
- * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
- * (all layers in one launch) go on compiling in the background; until they are there steps run by
- * others, a third slower, with the same bits. */
+ * It returns once the model can speak. Kernels that are not in the cache and only make steps faster go
+ * on compiling in the background; until they are there steps are a third slower, with the same bits. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
 
 /* A model file that lies in memory or that the host reads, from an archive of its own. Zeroed, then
@@ -638,9 +639,8 @@ typedef struct cairn_memory_estimate {
                                 the cache come to it as tokens fill them, up to kv_bytes */
 } cairn_memory_estimate;
 
-/* What cairn_load_model would take, before a runtime exists and without a GPU: its own arithmetic,
- * so that the figures are those of cairn_info and cairn_model_info afterwards. Reads of the file its
- * header and norms. backend = "auto" is what cairn_open would take; "cuda" where there is no GPU
+/* What cairn_load_model would take, by its own arithmetic, before a runtime exists and without a GPU.
+ * Reads of the file its header and norms. backend = "auto" is what cairn_open would take; "cuda" where there is no GPU
  * stands for one of 132 multiprocessors whose memory suffices. error as for cairn_open. [any
  * thread] Errors: as cairn_load_model's. */
 CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path,

@@ -171,6 +171,7 @@ static cairn_status engine_load_one(cairn_runtime *rt, model_place place, const 
     if (!status && m->plan.landmark.values) status = engine_take_adapter(m, NULL, &m->own);
     if (!status && *config->adapter && !drafts_for)
         status = engine_take_adapter(m, config->adapter, &m->adapter);
+    if (!status) status = base_progress(&rt->base, "model", 1, 1);
     if (status) engine_unload(m);
     else *out = m;
     return status;

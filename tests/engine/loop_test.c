@@ -17,6 +17,8 @@ static bool on_toy;
 static char path[] = "/tmp/loop_XXXXXX", small_path[] = "/tmp/small_XXXXXX";
 static bool by_model; /* another model drafts */
 static const char *where = "the toy";
+static cairn_progress_callback progress; /* of the runtimes to come */
+static int refused_at;                   /* layer of weights; -1: none */
 
 static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads) {
     cairn_config c;
@@ -26,6 +28,7 @@ static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads
     c.backend = backend, c.threads = threads, c.page_size = PAGE, c.max_batch = batch;
     c.max_seq_len = LIMIT, c.prefill_chunk = CHUNK, c.log = CAIRN_LOG_OFF, c.topk = 1;
     c.selection.window = 20, c.selection.sinks = 2;
+    c.progress_callback = progress;
     if (by_model) snprintf(c.drafter_model, sizeof c.drafter_model, "%s", small_path);
     if (cairn_open(&c, &rt, error, sizeof error)) tap_note("%s", error);
     return rt;
@@ -677,6 +680,30 @@ static void test_requests(cairn_backend backend) {
     cairn_close(small);
 }
 
+static bool refuse_weights(void *user, const char *loads, int index, int count) {
+    (void)user, (void)count;
+    return strcmp(loads, "weights") || index != refused_at;
+}
+
+/* A load that is cancelled while its weights go to the device leaves nothing there, and loads anew. */
+static void test_load_cancelled(void) {
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    cairn_runtime_info before = {.struct_size = sizeof before}, after = before;
+    cairn_status status;
+    progress = refuse_weights, refused_at = 1;
+    rt = open_runtime(CAIRN_BACKEND_CUDA, 1, 1);
+    cairn_info(rt, &before);
+    status = cairn_load_model(rt, path, &m);
+    cairn_info(rt, &after);
+    tap_ok(status == CAIRN_CANCELLED && !m && before.live_bytes == after.live_bytes,
+           "a load ends between two layers: %s", cairn_last_error(rt));
+    refused_at = -1;
+    tap_ok(!cairn_load_model(rt, path, &m) && m, "then it loads: %s", cairn_last_error(rt));
+    cairn_close(rt);
+    progress = NULL;
+}
+
 int main(void) {
     int file = mkstemp(path);
     bool emulated = getenv("CAIRN_SIMT_KERNELS") != NULL;
@@ -701,6 +728,7 @@ int main(void) {
     where = "cuda";
     rt = open_runtime(CAIRN_BACKEND_CUDA, 1, 1);
     cairn_close(rt);
+    if (rt) test_load_cancelled();
     if (rt) test_lives(CAIRN_BACKEND_CUDA, emulated ? 1 : 10, emulated ? 40 : 400, 1);
     else tap_skip("requests on cuda");
     remove(path);

@@ -19,6 +19,32 @@ end
 
 local prompt = "One two three four. One two three four. One two"
 
+test("a function is told how far a load is, and ends it", function()
+  if not path then skip "CAIRN_MODEL names no model" end
+  local seen, answer, rt = {}, nil, nil
+  local function loading(what, index, count)
+    seen[#seen + 1] = what
+    check.ok(index >= 0 and index <= count)
+    return answer and answer(what)
+  end
+  rt = cairn.open({ backend = "cpu", max_batch = 1, max_seq_len = 64 }, { log = false, loading = loading })
+  local closing <close> = rt
+  local m = rt:load_model(path)
+  check.equal({ seen[1], seen[#seen] }, { path, "model" })
+  check.ok(table.concat(seen, " "):find(" tokenizer ", 1, true))
+  m:close()
+  function answer(what) return what ~= "tokenizer" end
+  check.error(function() rt:load_model(path) end, "of tokenizer (CAIRN_CANCELLED")
+  function answer() error "no more of this" end
+  check.error(function() rt:load_model(path) end, "no more of this")
+  function answer() rt:close() end
+  check.error(function() rt:load_model(path) end, "is calling this function")
+  answer, seen = nil, {}
+  m = rt:load_model(path)
+  check.ok(#seen > 3 and #m:session():text(prompt, { max_tokens = 2 }) > 0)
+  check.error(function() cairn.open({ backend = "cpu" }, { log = false, loading = 7 }) end, "function expected")
+end)
+
 test("logprobs come with the pieces, a budget's tokens are replaced", function()
   local rt <close>, m = open()
   local s, ids, said = m:session(), 0, {}

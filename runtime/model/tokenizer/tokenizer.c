@@ -85,6 +85,11 @@ static size_t tokenizer_unwrite(const tokenizer_alphabet *a, const char *text, s
     return used;
 }
 
+/* Tells the host now and then; CANCELLED when it is to end. */
+static cairn_status tokenizer_progress(base *b, int32_t i, uint64_t count) {
+    return i % 4096 ? CAIRN_OK : base_progress(b, "tokenizer", (uint64_t)i, count);
+}
+
 /* ---- finding tokens by text, while the tables are made -------------------------------------- */
 
 /* Strings of the file by text: where a pair's parts and its whole stand in the vocabulary. */
@@ -146,6 +151,7 @@ static cairn_status tokenizer_index_open(base *b, gguf_list list, tokenizer_inde
     memset(index->slots, 0xff, index->slot_count * sizeof *index->slots);
     for (size_t i = 0; i < vocab; i++) {
         size_t bytes;
+        if (tokenizer_progress(b, (int32_t)i, vocab)) return b->status;
         index->strings[i] = gguf_next_string(&list, &bytes);
         if (bytes > UINT16_MAX)
             return base_fail(b, CAIRN_BAD_FILE, "tokenizer.ggml.tokens[%llu] has %llu bytes; at "
@@ -224,6 +230,7 @@ static cairn_status tokenizer_read_pieces(base *b, const gguf *g,
         const char *string = index->strings[i];
         size_t bytes = index->sizes[i];
         t->starts[i] = (uint32_t)used;
+        if (tokenizer_progress(b, i, (uint64_t)t->vocab)) return b->status;
         if (t->kinds[i] == TOK_CONTROL || (t->rule && t->kinds[i] == TOK_USER)) {
             memcpy(t->text + used, string, bytes);
             used += bytes;
@@ -303,6 +310,7 @@ static cairn_status tokenizer_index_texts(base *b, tokenizer *t) {
         const char *text = t->text + t->starts[id];
         size_t bytes = t->starts[id + 1] - t->starts[id], slot;
         bool joins = tokenizer_joins_words(text, bytes);
+        if (tokenizer_progress(b, id, (uint64_t)t->vocab)) return b->status;
         if (tokenizer_is_special(t, id) || t->kinds[id] == TOK_BYTE || !bytes) continue;
         if (t->scores && t->kinds[id] == TOK_UNUSED) continue;
         if (joins && t->kinds[id] == TOK_USER) continue; /* cut out of every text before */
@@ -415,6 +423,7 @@ static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenize
         size_t bytes;
         const char *text = gguf_next_string(&list, &bytes);
         tokenizer_merge merge;
+        if (tokenizer_progress(b, rank, list.count)) return b->status;
         if (!tokenizer_read_merge(index, text, bytes, &merge))
             return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges[%d]: not two tokens of "
                              "the vocabulary whose join is a third", g->path, (int)rank);
