@@ -205,6 +205,18 @@ static int bind_cancel(lua_State *L) {
     return 0;
 }
 
+/* s:error() -> the name of the status that its last failed call or request returned, and its message;
+ * nil: its last request has not failed */
+static int bind_session_error(lua_State *L) {
+    cairn_runtime *rt;
+    char text[BASE_ERROR_BYTES];
+    cairn_status status = cairn_session_error(bind_to_session(L, 1, &rt), text, sizeof text);
+    if (!status) return lua_pushnil(L), 1;
+    lua_pushstring(L, cairn_status_name(status));
+    lua_pushstring(L, text);
+    return 2;
+}
+
 /* s:stats() -> a table with the fields of cairn_stats, and the figures that follow from them */
 static int bind_stats(lua_State *L) {
     cairn_runtime *rt;

@@ -184,6 +184,7 @@ function cairn.ops() end
 ---@field load_memory fun(self, saved: string): cairn.Session
 ---@field ids fun(self): integer[]
 ---@field cancel fun(self)
+---@field error fun(self): string?, string? the status and the message of what failed last; nil: its last request has not failed
 ---@field pointer fun(self): lightuserdata the cairn_session * that C calls take
 ---@field stats fun(self): table
 ---@field close fun(self)
