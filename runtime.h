@@ -1,14 +1,8 @@
-/* cairn: long-context language-model inference to drop into a game or an edge app.
+/* cairn: long-context language-model inference to drop into a game or an edge app. README.md says what
+ * it is; this is the manual of its calls.
  *
- * Cairn JIT-compiles sparse-attention and top-k kernels for the NVIDIA GPU it finds (NVRTC, cached
- * as cubins), keeps the KV cache in pages, attends only the pages that matter, and decodes by
- * drafting and verifying. Without a GPU the same program runs on the CPU backend.
- *
- * DO THIS, in exactly one C file, before any other include:
- *
- *     #define CAIRN_IMPLEMENTATION
- *     #include "cairn.h"              (the single-header build; or compile runtime.c beside runtime.h)
- *
+ * Exactly one C file begins as the one below does, before any other include; or, where cairn.h is not
+ * built, runtime.c is compiled beside it and runtime.h included.
  *     cc -O2 game.c -llua5.4 -lm -ldl -lpthread        with the Lua config
  *     cc -O2 -DCAIRN_NO_LUA game.c -lm -ldl -lpthread  without it: cairn_config_default only
  *
@@ -31,15 +25,7 @@
  *         cairn_close(rt);
  *     }
  *
- * CONTENTS
- *     1  Rules: memory, threads, errors, determinism
- *     2  Version
- *     3  Status
- *     4  Callbacks
- *     5  Config
- *     6  Runtime: open, close, reload, warm-up, information
- *     7  Model and sessions
- *     8  Lua
+ * CONTENTS  1 Rules  2 Version  3 Status  4 Callbacks  5 Config  6 Runtime  7 Model and sessions  8 Lua
  * runtime_ops.h has the rest, for those who call ops on memory of their own: tensors, streams, events
  * and graphs, page tables, and the ops. cairn.h holds both.
  *
@@ -55,8 +41,7 @@
  *          thread call that waits for a device, a file or a compiler). Two runtimes are independent.
  *          With config worker.enabled a thread of the runtime computes what sessions ask for: then
  *          all calls on sessions may come from any thread, one at a time on each; the log callback
- *          comes from that thread, too, and cairn_last_error may be another thread's failure, which
- *          cairn_session_error never is.
+ *          comes from it, too, and cairn_last_error may be another thread's (cairn_session_error not).
  * Errors.  Every call returns a cairn_status; 0 is success. cairn_last_error(rt) says what, where,
  *          why and what to do. Nothing aborts, exits or prints. A pointer that is NULL where its
  *          comment does not allow it is INVALID_ARGUMENT.
@@ -128,7 +113,7 @@ CAIRN_API int cairn_version(void);
       "shorten the prompt, reset the session, or raise max_seq_len")                                 \
     X(EMPTY_PROMPT, 21, "an empty prompt on an empty session", "append at least one token first")    \
     X(INVALID_UTF8, 22, "text is not valid UTF-8", "convert the text to UTF-8")                      \
-    X(CANCELLED, 23, "the call was cancelled", "the session is usable; call again to go on")         \
+    X(CANCELLED, 23, "the call was cancelled", "all is as usable as before; call again to go on")         \
     X(BUSY, 24, "the resource is still in use", "wait for the running call, then try again")         \
     X(NEEDS_REOPEN, 25, "the reload changes fields fixed at open; nothing was changed",              \
       "close and open the runtime with the new config")                                              \
@@ -176,8 +161,11 @@ typedef void (*cairn_log_callback)(void *user, cairn_log_level level, const char
 /* A ready-made one that writes "cairn: TEXT" lines to standard error. */
 CAIRN_API void cairn_log_stderr(void *user, cairn_log_level level, const char *text);
 
-/* Compile progress: kernel `index` (0-based) of `count` by name. Returning false cancels. */
-typedef bool (*cairn_progress_callback)(void *user, const char *kernel, int index, int count);
+/* Progress of what takes long: kernels that compile, by their names; a model that loads: MiB of its
+ * file, by its path, then "tokenizer", "weights", "model". `index` (0-based) of `count` is done. It is
+ * called by the thread that waits, and calls nothing of the runtime but cairn_close. Returning false
+ * cancels: the call is CANCELLED, a load within some milliseconds, and leaves nothing. */
+typedef bool (*cairn_progress_callback)(void *user, const char *what, int index, int count);
 
 /* A piece of generated text, whole UTF-8 characters. Returning false cancels the generation. */
 typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes);
@@ -293,22 +281,19 @@ typedef enum cairn_worker_priority {
 
 /* Which pages a query attends; all hot. */
 typedef struct cairn_selection {
-    cairn_page_source source;   /* how a page is scored against a query; minmax, mean, landmark;
-                                 * default "minmax" */
-    cairn_page_strategy strategy;
-                                /* how the scores of the query heads of one KV head become one;
-                                 * group, head, softmax_head; default "group" */
-    cairn_attention_form form;  /* how the selected pages are attended; flat, two_level; default
-                                 * "flat" */
+    cairn_page_source source;   /* how a page is scored against a query; default "minmax" */
+    cairn_page_strategy strategy; /* how the scores of the query heads of one KV head become
+                                 * one; default "group" */
+    cairn_attention_form form;  /* how the selected pages are attended; default "flat" */
     int32_t window;             /* latest tokens always attended, grown to a page's start; 0:
                                  * none but the own page; 0 to 4194304; default 512 */
     int32_t sinks;              /* first tokens always attended; 0 to 65536; default 4 */
-    uint64_t layers[CAIRN_MAX_LAYERS / 64];
-                                /* bit l % 64 of word l / 64: layer l selects; all by default */
+    uint64_t layers[CAIRN_MAX_LAYERS / 64]; /* bit l % 64 of word l / 64: layer l selects; all
+                                 * by default */
     bool fused;                 /* false: window and pages are two attentions, which are added;
-                                 * true, false; default true */
-    bool prompts;               /* true: prompts select like steps, for models trained so; true,
-                                 * false; default false */
+                                 * default true */
+    bool prompts;               /* true: prompts select like steps, for models trained so;
+                                 * default false */
     uint8_t reserved[166];      /* zero: room for fields to come */
 } cairn_selection;
 
@@ -320,8 +305,7 @@ typedef struct cairn_sampling {
                                  * above 0, up to 1; default 1.0 */
     float min_p;                /* tokens at least this likely relative to the best; 0: all; 0
                                  * to 1; default 0.0 */
-    cairn_sampling_order order; /* which of top_k and top_p comes first; top_k_first,
-                                 * top_p_first; default "top_k_first" */
+    cairn_sampling_order order; /* which of top_k and top_p comes first; default "top_k_first" */
     float repetition_penalty;   /* divides positive, multiplies negative logits of tokens
                                  * already in the sequence; above 0, up to 100; default 1.0 */
     int64_t seed;               /* Philox key; same seed, same text; 0 to 2^63-1; default 1 */
@@ -331,14 +315,14 @@ typedef struct cairn_sampling {
 /* Texts before and after messages, in place of the model's template. */
 typedef struct cairn_chat_texts {
     int32_t system_count;       /* strings in use */
-    char system[2][256];        /* around a system message; none: there are no such messages; up
-                                 * to 2 strings of 255 bytes; default {} */
+    char system[2][256];        /* around a system message; none: there are no such messages;
+                                 * default {} */
     int32_t user_count;         /* strings in use */
-    char user[2][256];          /* around a user's message; none: the model's template holds; up
-                                 * to 2 strings of 255 bytes; default {} */
+    char user[2][256];          /* around a user's message; none: the model's template holds;
+                                 * default {} */
     int32_t assistant_count;    /* strings in use */
-    char assistant[2][256];     /* around an answer: the first opens it, the second ends it; up
-                                 * to 2 strings of 255 bytes; default {} */
+    char assistant[2][256];     /* around an answer: the first opens it, the second ends it;
+                                 * default {} */
     uint8_t reserved[500];      /* zero: room for fields to come */
 } cairn_chat_texts;
 
@@ -362,21 +346,19 @@ typedef struct cairn_memory {
     int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to
                                  * 16777216; default 0 */
     bool prefix_cache;          /* keep the pages of prompts for sessions that begin alike, as
-                                 * long as no other session needs them; true, false; default
-                                 * false */
+                                 * long as no other session needs them; default false */
     cairn_memory_map map;       /* where the CPU reads weights: a copy in memory, or the mapped
-                                 * file itself; copy, file; default "copy" */
+                                 * file itself; default "copy" */
     uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_memory;
 
 /* Kernel compilation. */
 typedef struct cairn_jit {
     char cache_dir[512];        /* folder of compiled kernels; "auto": the user's cache folder;
-                                 * up to 511 bytes; default "auto" */
-    cairn_cache_mode cache;     /* what the cache may do; read-write, read-only, memory, off;
-                                 * default "read-write" */
+                                 * default "auto" */
+    cairn_cache_mode cache;     /* what the cache may do; default "read-write" */
     bool quick;                 /* compile fast rather than for speed, while editing kernels;
-                                 * true, false; default false */
+                                 * default false */
     int32_t threads;            /* compile threads; 0: chosen from the cores; 0 to 256; default
                                  * 0 */
     uint8_t reserved[500];      /* zero: room for fields to come */
@@ -384,9 +366,8 @@ typedef struct cairn_jit {
 
 /* A thread of the runtime that works on what is submitted. */
 typedef struct cairn_worker {
-    bool enabled;               /* it runs, in place of cairn_step; true, false; default false */
-    cairn_worker_priority priority;
-                                /* of it and of the CPU threads; low, normal; default "low" */
+    bool enabled;               /* it runs, in place of cairn_step; default false */
+    cairn_worker_priority priority; /* of it and of the CPU threads; default "low" */
     int32_t threads;            /* CPU threads it computes with; 0: as `threads` says; 0 to
                                  * 1024; default 1 */
     uint8_t reserved[52];       /* zero: room for fields to come */
@@ -395,13 +376,12 @@ typedef struct cairn_worker {
 /* Tokens that are replaced when they are drawn, so that thinking goes on; all hot. */
 typedef struct cairn_budget {
     bool force;                 /* end tokens are replaced, too: a generation runs to
-                                 * max_tokens; true, false; default false */
+                                 * max_tokens; default false */
     int32_t suppress_count;     /* strings in use */
-    char suppress[8][48];       /* texts whose first tokens are replaced; up to 8 strings of 47
-                                 * bytes; default {} */
+    char suppress[8][48];       /* texts whose first tokens are replaced; default {} */
     int32_t replace_count;      /* strings in use */
     char replace[8][48];        /* texts of whose first tokens one takes the place, by the seed
-                                 * and the position; up to 8 strings of 47 bytes; default {} */
+                                 * and the position; default {} */
     uint8_t reserved[244];      /* zero: room for fields to come */
 } cairn_budget;
 
@@ -414,56 +394,47 @@ typedef struct cairn_config {
     int32_t topk;               /* pages kept per KV head, besides sinks, window and the
                                  * unfinished page; 1 to 4096; default 32; hot */
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
-    bool draft_adaptive;        /* as many as pay; else all; true, false; default true; hot */
-    cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
-                                 * model, none; default "ngram"; hot */
-    char drafter_model[512];    /* model file that drafter = "model" asks; "": none; up to 511
-                                 * bytes; default "" */
+    bool draft_adaptive;        /* as many as pay; else all; default true; hot */
+    cairn_drafter drafter;      /* what drafts the tokens that a step verifies; default "ngram";
+                                 * hot */
+    char drafter_model[512];    /* model file that drafter = "model" asks; "": none; default "" */
     char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
-                                 * see cairn_adapter_load; "": none; up to 511 bytes; default "" */
-    cairn_selection selection;  /* which pages a query attends */
-    cairn_landmark_position landmark_position;
-                                /* position that a landmark token takes, for models trained with
-                                 * landmarks; previous, next; default "previous" */
-    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; f16, bf16, f32, e4m3; default
-                                 * "f16" */
+                                 * see cairn_adapter_load; "": none; default "" */
+    cairn_selection selection;
+    cairn_landmark_position landmark_position; /* position that a landmark token takes, for
+                                 * models trained with landmarks; default "previous" */
+    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; default "f16" */
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
     int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */
     int32_t slice_us;           /* at most what a prompt holds the device for; 0: a whole
                                  * prefill_chunk; 0 to 1000000; default 0; hot */
-    cairn_sampling sampling;    /* how the next token is drawn */
+    cairn_sampling sampling;
     int32_t stop_count;         /* strings in use */
-    char stop[16][128];         /* strings that end a generation; up to 16 strings of 127 bytes;
-                                 * default {}; hot */
-    cairn_chat_texts chat;      /* texts before and after messages, in place of the model's
-                                 * template */
-    cairn_shape shape;          /* head shapes for kernels and ops used without a model */
-    cairn_routes routes;        /* force one route of an op, for tests and tuning */
-    cairn_memory memory;        /* memory of models */
-    cairn_jit jit;              /* kernel compilation */
-    cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
+    char stop[16][128];         /* strings that end a generation; default {}; hot */
+    cairn_chat_texts chat;
+    cairn_shape shape;
+    cairn_routes routes;
+    cairn_memory memory;
+    cairn_jit jit;
+    cairn_backend backend;      /* where ops run; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
     int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0; hot */
-    cairn_activations activations;
-                                /* of a model on the CPU; see scripts/bench/RESULTS.md; f32, q8;
+    cairn_activations activations; /* of a model on the CPU; see scripts/bench/RESULTS.md;
                                  * default "f32" */
-    bool graphs;                /* run a decode step as one CUDA graph; true, false; default
-                                 * true */
+    bool graphs;                /* run a decode step as one CUDA graph; default true */
     bool deterministic;         /* results do not depend on batch, drafts and run; false: drafts
-                                 * from masks are drawn, too; true, false; default true */
-    cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
-                                 * default "info"; hot */
-    cairn_worker worker;        /* a thread of the runtime that works on what is submitted */
-    cairn_budget budget;        /* tokens that are replaced when they are drawn, so that
-                                 * thinking goes on */
+                                 * from masks are drawn, too; default true */
+    cairn_log_level log;        /* what reaches the log callback; default "info"; hot */
+    cairn_worker worker;
+    cairn_budget budget;
 
     /* From the host program, not from Lua; a reload keeps what open was given. */
     cairn_allocator allocator;                  /* host memory; realloc NULL: the C library's */
     cairn_device_allocator device_allocator;    /* device memory; alloc NULL: the driver's */
     cairn_log_callback log_callback;            /* NULL: silent */
     void *log_user;
-    cairn_progress_callback progress_callback;  /* while kernels compile; NULL: none */
+    cairn_progress_callback progress_callback;  /* of compiles and loads; NULL: none */
     void *progress_user;
     void *context;                              /* CUcontext to run in; NULL: the device's
                                                  * primary context */
@@ -519,8 +490,7 @@ CAIRN_API cairn_status cairn_open(const cairn_config *config, cairn_runtime **rt
  * Waits for the device and for compiles in the background. [blocks] */
 CAIRN_API void cairn_close(cairn_runtime *rt);
 
-/* The message of the last failed call on this runtime, "" if none failed. Never NULL; it stands
- * until the next failure. [owner thread] */
+/* The message of the last failed call on this runtime, or ""; stands until the next. [owner thread] */
 CAIRN_API const char *cairn_last_error(const cairn_runtime *rt);
 
 /* The config in force, every "auto" resolved. [owner thread] */
@@ -582,24 +552,23 @@ CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
  *   success                the prompt and every id that was handed out;
  *   a failed or cancelled  what it held before the prompt, when the prompt was not done; else the
  *   call                   prompt and every id that was handed out before.
- * It is usable in all cases. CONTEXT_FULL and POOL_FULL are known before anything is changed. */
+ * It is usable then. CONTEXT_FULL and POOL_FULL are known before anything is changed. */
 typedef struct cairn_model cairn_model;
 typedef struct cairn_session cairn_session;
 
 /* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV
  * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
  * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
- * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
- * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
- * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR.
+ * with the arithmetic. max_seq_len is lowered to the model's with one log line. On failure *model is
+ * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED,
+ * NO_NVRTC, FILE_ERROR, CANCELLED (by the config's progress_callback).
  * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
  * process that reads what was cut off. A file cut short while the call reads it is a FILE_ERROR.
- * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
- * (all layers in one launch) go on compiling in the background; until they are there steps run by
- * others, a third slower, with the same bits. */
+ * It returns once the model can speak. Kernels that are not in the cache and only make steps faster go
+ * on compiling in the background; until they are there steps are a third slower, with the same bits. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
 
 /* A model file that lies in memory or that the host reads, from an archive of its own. Zeroed, then
@@ -670,9 +639,8 @@ typedef struct cairn_memory_estimate {
                                 the cache come to it as tokens fill them, up to kv_bytes */
 } cairn_memory_estimate;
 
-/* What cairn_load_model would take, before a runtime exists and without a GPU: its own arithmetic,
- * so that the figures are those of cairn_info and cairn_model_info afterwards. Reads of the file its
- * header and norms. backend = "auto" is what cairn_open would take; "cuda" where there is no GPU
+/* What cairn_load_model would take, by its own arithmetic, before a runtime exists and without a GPU.
+ * Reads of the file its header and norms. backend = "auto" is what cairn_open would take; "cuda" where there is no GPU
  * stands for one of 132 multiprocessors whose memory suffices. error as for cairn_open. [any
  * thread] Errors: as cairn_load_model's. */
 CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path,
@@ -693,10 +661,9 @@ typedef struct cairn_model_report {
     int32_t has_template;    /* 1: it has a chat template, of a known family or not */
 } cairn_model_report;
 
-/* What the file is, and whether cairn_load_model would take it under the config: all reasons why not
- * at once, a line each to `reasons` (a kilobyte is plenty), the architecture first. Nothing is
- * loaded: the header is read through a map, and the tokenizer is opened and closed. *report is
- * filled whatever the status, but for the first three errors. [any thread] Errors: INVALID_ARGUMENT,
+/* The same, and all reasons why cairn_load_model would not take the file under the config, a line each
+ * to `reasons` (a kilobyte is plenty), the architecture first. Nothing is loaded. *report is filled
+ * whatever the status, but for the first three errors. [any thread] Errors: INVALID_ARGUMENT,
  * VERSION_MISMATCH, INVALID_CONFIG with the mistakes as reasons; else the status of the first reason:
  * UNSUPPORTED, BAD_FILE, FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
 CAIRN_API cairn_status cairn_model_check(const cairn_config *config, const char *path,
@@ -739,10 +706,10 @@ CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message
 
 /* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's
  * safetensors and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each
- * session by one or none, together in any forward. One with mask_embedding and a sampler head drafts for
- * drafter = "mtp", and changes no token. free: BUSY while a session runs by it; the model
- * frees the rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by
- * name; FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+ * session by one or none, together in any forward. One with mask_embedding and a sampler head drafts
+ * for drafter = "mtp", and changes no token. free: BUSY while a session runs by it; the model frees the
+ * rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by name;
+ * FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
 typedef struct cairn_adapter cairn_adapter;
 CAIRN_API cairn_status cairn_adapter_load(cairn_model *model, const char *path,
                                           cairn_adapter **adapter);
@@ -758,9 +725,9 @@ CAIRN_API cairn_status cairn_session_open(cairn_model *model, cairn_session **se
 CAIRN_API void cairn_session_close(cairn_session *session);
 CAIRN_API cairn_status cairn_session_reset(cairn_session *session);
 
-/* A new session that holds the same ids and goes on as this one would, without processing them again:
- * both share the pages, and one that is written is copied first. What a running generation has not
- * handed out yet is not the fork's. [owner thread] Errors: OUT_OF_MEMORY. */
+/* A new session that holds the same ids and goes on as this one would, sharing its pages until they are
+ * written. What a running generation has not handed out is not the fork's. [owner thread]
+ * Errors: OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork);
 
 /* Writes all that the session holds to a file, replaced atomically, and reads it again in place of
@@ -825,6 +792,8 @@ typedef struct cairn_generate_options {
     const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count]; of one id they add up */
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
     int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
+    int32_t first_token_ms;         /* its first token is wanted so long after this call: of prompts */
+                                    /* of one priority the most urgent goes first; 0: when it may be */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -877,8 +846,7 @@ typedef enum cairn_request {
 } cairn_request;
 
 /* The same by pulling: begin processes the prompt, then each next hands out the ids of one token
- * and the text that became certain (maybe none), until `stop` is set. With drafts, one step of the
- * model serves several calls. options may be NULL. [blocks] */
+ * and the text that became certain (maybe none), until `stop` is set. options may be NULL. [blocks] */
 typedef struct cairn_piece {
     uint32_t struct_size;
     int32_t id;       /* -1 when this call brings text or a stop without an id */
@@ -898,29 +866,26 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
 
 /* The same without ever blocking a frame: submit tokenises and queues, and computes nothing; any
  * number of sessions may have a request. step works on all requests of the model together until
- * budget_us is spent: slices of prompts, then decode steps of all sessions; it may stop between two
- * layers, so that one token of a big model spans frames, and does one layer at least. *pending: how
- * many still run. poll hands out the text that is certain since the last poll, of any number of ids,
- * `id` the last of them; id -1, bytes 0, stop NONE: nothing yet. The piece with `stop` is the last;
- * for CANCEL and ERROR poll returns why.
+ * budget_us is spent, and may stop between two layers; it does one at least. On the GPU it enqueues and
+ * looks: with a budget of 0 it never waits, with more until that is over at most, and mostly asleep.
+ * *pending: how many still run. poll hands out the text that is certain since the last poll, of any
+ * number of ids, `id` the last of them; id -1, bytes 0, stop NONE: nothing yet. The piece with `stop`
+ * is the last; for CANCEL and ERROR poll returns why.
  *
- * Each text is what the session says alone, token for token. Higher priorities go first, then
- * decode steps before prompts, at most max_batch sessions to a forward: others wait their turn. A
- * full pool makes a request wait, too (piece.request says so), a lower one for a higher's sake even
- * once it has begun: its pages go and are computed anew later; so do those of idle sessions, where
- * all wait for them. It never fails midway. The blocking
- * calls work on the queue as well while they wait. Another call on the session that changes it ends
- * its request. The session holds a prompt once it is being processed. A host's job system may call
- * these from any thread, one call on a runtime at a time. On the GPU a step enqueues and looks: with a
- * budget of 0 it never waits, with more until the budget is over at most, and mostly asleep.
+ * Higher priorities go first, then decode steps before prompts, of these who wants a first token
+ * soonest (first_token_ms), then who came first; at most max_batch sessions to a forward. A full pool
+ * makes a request wait, too (piece.request says so), a lower one for a higher's sake even once it has
+ * begun: its pages go and are computed anew later; so do those of idle sessions, where all wait for
+ * them. It never fails midway. The blocking calls work on the queue as well while they wait. Another
+ * call on the session that changes it ends its request. The session holds a prompt once it is being
+ * processed. A host's job system may call these from any thread, one call on a runtime at a time.
  *
- * With worker.enabled nobody calls step: the worker does its work as it comes. Then submit and poll
- * are [any thread]; they wait for no forward. Blocking calls on sessions ask for their work and wait;
- * their callbacks come from their own thread. Closing a session, a model or the runtime ends what is
- * requested of it.
+ * With worker.enabled nobody calls step, and submit and poll are [any thread]; they wait for no
+ * forward. Blocking calls on sessions ask for their work and wait; their callbacks come from their own
+ * thread. Closing a session, a model or the runtime ends what is requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
- * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session, while another
- * thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
+ * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session or a load, while
+ * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
  * [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);
@@ -958,8 +923,7 @@ CAIRN_API void cairn_cancel(cairn_session *session);
  * and "" when the last request began well and has not failed. [any thread] */
 CAIRN_API cairn_status cairn_session_error(cairn_session *session, char *text, size_t bytes);
 
-/* What the last generation did; prompt figures are those of its own prompt and of appends since the
- * generation before. */
+/* What the last generation did; prompt figures: of its prompt and of appends since the one before. */
 typedef struct cairn_stats {
     uint32_t struct_size;
     cairn_stop stop;

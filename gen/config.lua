@@ -69,12 +69,9 @@ end
 
 -- ---- runtime.h ---------------------------------------------------------------------------------
 
--- `left`, then a comment of `words` that starts at `column` and stays within 100.
+-- `left`, then a comment of `words` that starts at `column`, or behind it, and stays within 100.
 local function commented(left, words, column)
-  local lines, line = {}, left .. (" "):rep(column - #left) .. "/*"
-  if #left >= column then
-    lines[1], line = left, (" "):rep(column) .. "/*"
-  end
+  local lines, line = {}, left .. (" "):rep(math.max(column - #left, 1)) .. "/*"
   for word in words:gmatch "%S+" do
     if #line + 1 + #word > 96 then
       lines[#lines + 1] = line
@@ -131,16 +128,18 @@ end
 
 local function c_comment(field, group)
   local text = field.doc
-  if field.type == "group" then return text end
   if field.type == "layers" then
     text = "bit l % 64 of word l / 64: layer l selects; all by default"
-  else
-    text = ("%s; %s; default %s"):format(text, range(field), lua_default(field))
+  else -- what its type says is not said again
+    local said = field.type:find "^enum" or field.type:find "^bool" or field.type:find "^string"
+    local values = said and "" or range(field) .. "; "
+    text = ("%s; %sdefault %s"):format(text, values, lua_default(field))
   end
   return is_hot(field, group) and not group and text .. "; hot" or text
 end
 
 local function c_field(field, group)
+  if field.type == "group" then return ("    %s\n"):format(c_declaration(field)) end -- said above
   local text = commented("    " .. c_declaration(field), c_comment(field, group), 32)
   if field.type ~= "strings" then return text end
   return commented(("    int32_t %s_count;"):format(field.name), "strings in use", 32) .. text

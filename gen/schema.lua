@@ -214,7 +214,7 @@ local host = {
   { "cairn_device_allocator", "device_allocator", "device memory; alloc NULL: the driver's" },
   { "cairn_log_callback", "log_callback", "NULL: silent" },
   { "void *", "log_user", "" },
-  { "cairn_progress_callback", "progress_callback", "while kernels compile; NULL: none" },
+  { "cairn_progress_callback", "progress_callback", "of compiles and loads; NULL: none" },
   { "void *", "progress_user", "" },
   { "void *", "context", "CUcontext to run in; NULL: the device's primary context" },
   { "void *", "stream", "CUstream to enqueue on; NULL: one of our own" },

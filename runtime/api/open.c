@@ -102,6 +102,7 @@ cairn_status cairn_open(const cairn_config *config, cairn_runtime **out, char *e
     }
     rt->base = early;
     rt->config = checked;
+    rt->base.progress = checked.progress_callback, rt->base.progress_user = checked.progress_user;
     rt->device.base = &rt->base;
     status = pool_open(&rt->base, config_threads(&checked), config_is_low(&checked), &rt->pool);
     rt->device.pool = rt->pool;

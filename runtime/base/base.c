@@ -101,6 +101,12 @@ static void base_delete(base *b, void *memory, size_t count, size_t size) {
     if (memory) b->allocator.realloc(b->allocator.user, memory, count * size, 0);
 }
 
+static cairn_status base_progress(base *b, const char *what, uint64_t done, uint64_t all) {
+    if (!b->progress || b->progress(b->progress_user, what, (int)done, (int)all)) return CAIRN_OK;
+    return base_fail(b, CAIRN_CANCELLED, "load: cancelled at %llu of %llu of %s",
+                     (unsigned long long)done, (unsigned long long)all, what);
+}
+
 static cairn_status base_no_memory(base *b, const char *what, size_t bytes) {
     return base_fail(b, CAIRN_OUT_OF_MEMORY, "%s: cannot allocate %llu bytes", what,
                      (unsigned long long)bytes);

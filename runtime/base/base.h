@@ -25,9 +25,8 @@
 #define BASE_SMALL_BEGIN
 #define BASE_SMALL_END
 #endif
-/* Between the two a * b + c is a product and a sum, each rounded, whatever the compiler's
- * default: `cc -O2` in GNU mode fuses them where the processor can, and gives other numbers than
- * were tested. (clang heeds it unless the command line says -ffp-contract=fast or -ffast-math.) */
+/* Between the two a * b + c is a product and a sum, each rounded: `cc -O2` in GNU mode would fuse them, to
+ * other numbers than were tested. (clang heeds it but for -ffp-contract=fast and -ffast-math.) */
 #if defined(__clang__)
 #define BASE_EXACT_BEGIN _Pragma("STDC FP_CONTRACT OFF")
 #define BASE_EXACT_END _Pragma("STDC FP_CONTRACT DEFAULT")
@@ -63,9 +62,8 @@
 #else
 #define BASE_UNROLL
 #endif
-/* Win64 aligns the stack to 16 bytes, yet GCC moves the vectors that it keeps there as if they lay at
- * 32 or 64 (GCC bug 54412; some distributions patch it). Here the assembler takes each such move
- * for the one of the same speed that asks no alignment. */
+/* Win64 aligns the stack to 16 bytes, yet GCC moves vectors there as if to 32 or 64 (its bug 54412). The
+ * assembler takes each such move for the one of the same speed that asks no alignment. */
 #if BASE_X86 && defined(_WIN32) && !defined(__clang__)
 #define BASE_UNALIGNED(aligned, any) ".macro " aligned " args:vararg\n" any " \\args\n.endm\n"
 __asm__(BASE_UNALIGNED("vmovaps", "vmovups") BASE_UNALIGNED("vmovapd", "vmovupd")
@@ -91,6 +89,8 @@ typedef struct base {
     cairn_log_callback log; /* NULL: silent */
     void *log_user;
     cairn_log_level log_level;
+    cairn_progress_callback progress; /* of loads; NULL: none. A fork has none */
+    void *progress_user;
     cairn_status status;           /* of the last failure */
     char error[BASE_ERROR_BYTES];  /* its message; reporting never allocates */
 } base;
@@ -115,8 +115,9 @@ static cairn_status base_fail(base *b, cairn_status status, const char *format, 
 /* One line for the host program's log, without a newline; nothing is formatted below its level. */
 BASE_PRINTF(3, 4)
 static void base_log(base *b, cairn_log_level level, const char *format, ...);
-/* The failure of an allocation: `what` names the consumer. */
-static cairn_status base_no_memory(base *b, const char *what, size_t bytes);
+static cairn_status base_no_memory(base *b, const char *what, size_t bytes); /* for `what` */
+/* Tells the host's callback; CANCELLED when that says so. */
+static cairn_status base_progress(base *b, const char *what, uint64_t done, uint64_t all);
 
 /* ---- host memory ----------------------------------------------------------------------------- */
 
@@ -144,7 +145,6 @@ static int base_utf8_length(unsigned lead);
 /* How many of the next `bytes` (at least 1) bytes belong together, the largest part of one
  * well-formed character, at least 1; *whole tells whether they are a whole one. */
 static size_t base_utf8_part(const char *text, size_t bytes, bool *whole);
-/* The code point of a whole character. */
-static uint32_t base_utf8_point(const char *text, size_t bytes);
+static uint32_t base_utf8_point(const char *text, size_t bytes); /* of a whole character */
 /* The offset of the first byte that does not begin a whole character; `bytes` when all is well. */
 static size_t base_utf8_fault(const char *text, size_t bytes);

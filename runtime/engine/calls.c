@@ -90,10 +90,11 @@ cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
 static cairn_status engine_check_piece(cairn_session *s, const cairn_piece *given,
                                        cairn_piece *piece) {
     const uint32_t first_bytes = offsetof(cairn_piece, first); /* of the first version */
+    cairn_status status = handles_need(s->model->runtime, "generate", given, "piece");
     memset(piece, 0, sizeof *piece);
     piece->id = -1;
     piece->text = "";
-    if (!given) return handles_need(s->model->runtime, "generate", given, "piece");
+    if (status) return status;
     piece->struct_size = given->struct_size;
     if (piece->struct_size >= first_bytes && piece->struct_size <= sizeof *piece) return CAIRN_OK;
     return base_fail(engine_base(s), CAIRN_VERSION_MISMATCH,
@@ -337,8 +338,10 @@ cairn_status cairn_append(cairn_session *session, const char *text) {
 cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
     cairn_stats now;
     uint32_t bytes;
+    cairn_status status;
     if (!session) return CAIRN_INVALID_ARGUMENT;
-    if (!stats) return handles_need(session->model->runtime, "session_stats", stats, "stats");
+    if ((status = handles_need(session->model->runtime, "session_stats", stats, "stats")))
+        return status;
     bytes = stats->struct_size;
     if (bytes < sizeof bytes || bytes > sizeof now)
         return base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,

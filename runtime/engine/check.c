@@ -78,7 +78,6 @@ static void engine_check_describe(engine_check *c) {
     r->file_bytes = c->file.size;
     r->tensors = (int32_t)c->file.tensor_count;
     r->has_template = gguf_has(&c->file, "tokenizer.chat_template");
-    r->has_chat = tokenizer_knows_chat(c->b, &c->file);
     r->has_landmark = gguf_tensor_find(&c->file, plan_landmark) != NULL;
 }
 
@@ -133,19 +132,17 @@ static void engine_check_tell(void *check, cairn_status status, const char *why)
 
 /* The family, its keys, the shape and the tensors. */
 static void engine_check_plan(engine_check *c, int max_seq_len) {
-    const model_survey survey = {engine_check_tell, c};
-    cairn_status status = model_try_plan(c->b, &c->file, max_seq_len, survey);
+    model_survey survey = {engine_check_tell, c, 0};
+    cairn_status status = model_try_plan(c->b, &c->file, max_seq_len, &survey);
     if (status) engine_check_reason(c, status, c->b->error);
 }
 
 static void engine_check_tokenizer(engine_check *c) {
-    tokenizer t;
-    cairn_status status = tokenizer_open(c->b, &c->file, &t);
-    if (status) {
-        engine_check_reason(c, status, c->b->error);
-        return;
-    }
-    tokenizer_close(c->b, &t);
+    model_survey survey = {engine_check_tell, c, 0};
+    bool chat;
+    cairn_status status = tokenizer_survey(c->b, &c->file, &survey, &chat);
+    c->report.has_chat = chat;
+    if (status) engine_check_reason(c, status, c->b->error);
 }
 
 /* What is left: how the parts fit together, the config, the backend, and memory. */

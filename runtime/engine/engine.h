@@ -9,20 +9,18 @@
  *   the bounds of pages [0, bounded) are stored, all of tokens < cached;
  *   a token runs as prompt (it attends all) when it came from the caller, or when the token after
  *   it did: what waits for the next step rides along with the prompt that follows. All others run
- *   as step. So `given`, a bit for each token, says of every token how it ran, and of the last one
- *   how it will run, wherever the sequence is cut, forked, saved or loaded. Where the state could
- *   only be cut further back than was asked for, tokens [cached, count - 1) run again so;
+ *   as step. `given`, a bit for each token, says so of every token, and of the last one how it will
+ *   run, wherever the sequence is cut, forked, saved or loaded. Where the state could only be cut
+ *   further back than was asked for, tokens [cached, count - 1) run again so;
  *   tokens [0, pure) ran as prompt, from the beginning on, and so would run again in any session:
  *   their whole pages may stand in the model's prefix cache, `held` of them locked.
- *
- * All these count tokens of the caller's. With an adapter that has landmarks the state holds more,
- * see landmarks.c.
+ * All these count tokens of the caller's; where there are landmarks the state holds more (landmarks.c).
  *
  * What calls want of sessions are requests: an append, or a generation, which is pulled (blocking
  * calls take its tokens) or was submitted (the loop takes them). One loop serves all of a model
  * (loop.c): from the requests that want something it plans a forward, which may stay in flight
  * between calls. A session in flight is as before the forward until that has landed; what changes
- * such a session gives the forward up first (engine_withdraw), which leaves all as before it. */
+ * such a session gives the forward up first (engine_withdraw). */
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
@@ -34,6 +32,7 @@ enum {
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
     int priority;   /* higher goes first */
+    int first_token_ms; /* 0: when it may be */
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
@@ -98,6 +97,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int held_before, cached_before; /* the sequence before the request */
     int32_t last_id;     /* taken since the last poll, or -1 */
     int64_t ticket;      /* of its request: requests in their order */
+    int64_t wanted_us;   /* when its first token is; INT64_MAX: when it may be */
     int64_t asked_us;    /* when it came, while its first token is to be measured; else 0 */
     bool measured;       /* the profile counts its steps */
     int64_t turn;        /* of the model's loop that last looked at it */
@@ -146,5 +146,5 @@ static const cairn_adapter *engine_adapter(const cairn_session *s);
 static cairn_status worker_start(cairn_runtime *rt);
 /* Returns when it has ended: what it had begun stays in flight. No call runs. */
 static void worker_stop(cairn_runtime *rt);
-/* Whether a call on a session of the runtime runs: we are inside its callback. */
-static bool engine_is_any_busy(const cairn_runtime *rt);
+/* Whether a load or a call on a session of the runtime runs: we are inside its callback. */
+static bool engine_is_any_busy(cairn_runtime *rt);

@@ -244,8 +244,12 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
     if (from.priority < -100 || from.priority > 100)
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate: priority = %d; -100 to 100 is expected", from.priority);
+    if (from.first_token_ms < 0)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "generate: first_token_ms = %d; 0 (when it may be) or "
+                         "more is expected", from.first_token_ms);
     out->max_tokens = from.max_tokens;
     out->priority = from.priority;
+    out->first_token_ms = from.first_token_ms;
     out->special = from.special >= 0;
     out->keep_stop = from.keep_stop != 0;
     out->grammar = from.grammar;

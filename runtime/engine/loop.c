@@ -2,7 +2,8 @@
  * ones until their request has what they wait for, cairn_step until its time is over.
  *
  * A turn plans a forward, or goes on with the one in flight: decode steps, and prompts in slices that
- * leave room for them. The higher priority comes first, then decode steps, then who waited longer.
+ * leave room for them. The higher priority comes first, then decode steps, then who wants its first token
+ * soonest, then who waited longer.
  * A request that finds no free pages waits, and where it outranks others these give theirs back; so
  * does the last where all wait for each other, and an idle session where all wait for such ones. What
  * gave its pages back computes its state anew once there is room, as every token ran before: to the
@@ -17,12 +18,18 @@ static bool loop_decodes(const cairn_session *s) {
     return s->phase == ENGINE_SAYS && s->count - s->cached == 1;
 }
 
+/* When its first token is wanted that is still to come. */
+static int64_t loop_wanted_us(const cairn_session *s) {
+    return s->phase == ENGINE_SAYS ? INT64_MAX : s->wanted_us;
+}
+
 static bool loop_is_before(const cairn_session *a, const cairn_session *b) {
     bool decodes = loop_decodes(a);
     if (a->options.priority != b->options.priority)
         return a->options.priority > b->options.priority;
     if (decodes != loop_decodes(b)) return decodes;
     if (decodes && a->served != b->served) return a->served < b->served;
+    if (loop_wanted_us(a) != loop_wanted_us(b)) return loop_wanted_us(a) < loop_wanted_us(b);
     return a->ticket < b->ticket;
 }
 
@@ -187,11 +194,12 @@ static void loop_end_cancelled(cairn_model *m) {
                                                      "cancelled at token %d", s->count));
 }
 
-/* The session gives its pages back; its tokens run again, as they ran, once there is room. */
+/* The session gives its pages back; its tokens run again, as they ran, once there is room: a request
+ * waits for that, an idle session asks when it is asked. */
 static void loop_give_back(cairn_session *s) {
     engine_go_back(s, 0);
     state_cut(&s->model->states, s->row, 0);
-    s->aside = true;
+    s->aside = s->phase != ENGINE_IDLE;
 }
 
 static bool loop_outranks(const cairn_session *s, const cairn_session *other) {
@@ -248,7 +256,6 @@ static bool loop_take_idle(cairn_model *m) {
     }
     if (!waits || !idle) return false;
     loop_give_back(idle);
-    idle->aside = false; /* it has no request */
     return true;
 }
 
@@ -414,6 +421,8 @@ static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool 
     s->outcome = CAIRN_OK;
     engine_note_error(s, CAIRN_OK);
     s->ticket = s->model->scratch->tickets++;
+    s->wanted_us = appending || !s->options.first_token_ms
+                       ? INT64_MAX : os_now_us() + (int64_t)s->options.first_token_ms * 1000;
     s->asked_us = s->model->scratch->profile && !appending ? os_now_us() : 0;
     s->measured = false;
 }
@@ -444,10 +453,10 @@ static void loop_step(cairn_model *m, int32_t budget_us) {
 
 cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending) {
     cairn_runtime *rt;
-    cairn_status status = CAIRN_BUSY;
+    cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
     rt = model->runtime;
-    if (!pending) return handles_need(rt, "step", pending, "pending");
+    if ((status = handles_need(rt, "step", pending, "pending"))) return status;
     if (budget_us < 0)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
                          "step: budget_us = %d; 0 or more is expected", (int)budget_us);
@@ -455,8 +464,9 @@ cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending)
         return base_fail(&rt->base, CAIRN_BUSY, "step: the config's worker steps this model");
     if (!os_atomic_swap_if(&model->scratch->stepping, 0, 1)) return CAIRN_BUSY;
     if (engine_is_any_busy(rt))
-        base_fail(&rt->base, status, "step: a call on a session is running: this one comes from its "
-                                     "callback or from another thread");
+        status = base_fail(&rt->base, CAIRN_BUSY, "step: a load or a call on a session is running: "
+                                                  "this one comes from its callback or from another "
+                                                  "thread");
     else if (!(status = handles_enter(rt))) {
         loop_step(model, budget_us);
         *pending = loop_pending(model);

@@ -171,6 +171,7 @@ static cairn_status engine_load_one(cairn_runtime *rt, model_place place, const 
     if (!status && m->plan.landmark.values) status = engine_take_adapter(m, NULL, &m->own);
     if (!status && *config->adapter && !drafts_for)
         status = engine_take_adapter(m, config->adapter, &m->adapter);
+    if (!status) status = base_progress(&rt->base, "model", 1, 1);
     if (status) engine_unload(m);
     else *out = m;
     return status;
@@ -199,7 +200,7 @@ static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cair
     os_atomic_add(&rt->loading, 1);
     status = handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
     os_atomic_add(&rt->loading, -1);
-    if (!rt->closing || os_atomic_load(&rt->loading) || engine_is_any_busy(rt)) return status;
+    if (!rt->closing || engine_is_any_busy(rt)) return status;
     *model = NULL;
     cairn_close(rt);
     return status ? status : CAIRN_CANCELLED;
@@ -269,8 +270,9 @@ static uint64_t engine_weights_bytes(const cairn_model *m) {
 cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) {
     cairn_model_properties p;
     const model_shape *s;
+    cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
-    if (!info) return handles_need(model->runtime, "model_info", info, "info");
+    if ((status = handles_need(model->runtime, "model_info", info, "info"))) return status;
     if (info->struct_size < sizeof info->struct_size || info->struct_size > sizeof p)
         return base_fail(&model->runtime->base, CAIRN_VERSION_MISMATCH,
                          "model_info: struct_size is %u; set it to sizeof the struct",
@@ -542,8 +544,9 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
 
 static cairn_status engine_check_eval(base *b, const cairn_model *m, const cairn_eval_args *given,
                                       cairn_eval_args *out) {
+    cairn_status status = handles_need(m->runtime, "eval", given, "args");
     memset(out, 0, sizeof *out);
-    if (!given) return handles_need(m->runtime, "eval", given, "args");
+    if (status) return status;
     if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof *out)
         return base_fail(b, CAIRN_VERSION_MISMATCH,
                          "eval: args->struct_size is not sizeof the struct");

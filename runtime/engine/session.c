@@ -477,10 +477,10 @@ static bool engine_is_busy(const cairn_model *m) {
     return s != NULL;
 }
 
-static bool engine_is_any_busy(const cairn_runtime *rt) {
+static bool engine_is_any_busy(cairn_runtime *rt) {
     const cairn_model *m = rt->models;
     while (m && !engine_is_busy(m)) m = m->next;
-    return m != NULL;
+    return m || os_atomic_load(&rt->loading);
 }
 
 /* Leaves a public call. What its callback closed goes now: the session, its model, the runtime. */
@@ -490,7 +490,7 @@ static cairn_status engine_leave(cairn_session *s, cairn_status status) {
     bool session = s->closing, model, runtime;
     s->busy = false;
     model = m->closing && !engine_is_busy(m);
-    runtime = rt->closing && !engine_is_any_busy(rt) && !os_atomic_load(&rt->loading);
+    runtime = rt->closing && !engine_is_any_busy(rt);
     if (status) engine_note_error(s, status);
     handles_leave(rt, status);
     if (session) cairn_session_close(s);

@@ -44,8 +44,8 @@ static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a
 static cairn_status together_check(cairn_model *m, const cairn_batch_args *given,
                                    cairn_batch_args *a) {
     base *b = &m->runtime->base;
-    cairn_status status = CAIRN_OK;
-    if (!given) return handles_need(m->runtime, "generate_batch", given, "args");
+    cairn_status status = handles_need(m->runtime, "generate_batch", given, "args");
+    if (status) return status;
     if (given->struct_size != sizeof *given)
         return base_fail(b, CAIRN_VERSION_MISMATCH,
                          "generate_batch: args->struct_size is not sizeof the struct");

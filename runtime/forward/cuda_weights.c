@@ -263,8 +263,10 @@ static cairn_status cuda_pack_into(step_packer *packer, const model_plan *plan) 
     cairn_status status = cuda_pack(packer, &plan->head, f->head, f->pack_head, 0, 0);
     if (!status && f->embed != f->head)
         status = cuda_pack(packer, &plan->embed, f->embed, f->pack_embed, 0, 0);
-    for (size_t i = 0; i < layers && !status; i++)
-        status = cuda_pack_layer(packer, &plan->layers[i], (int)i);
+    for (size_t i = 0; i < layers && !status; i++) {
+        status = base_progress(f->dev->base, "weights", i, layers);
+        if (!status) status = cuda_pack_layer(packer, &plan->layers[i], (int)i);
+    }
     return status ? status : device_upload(f->dev, f->norms + 2 * layers * hidden,
                                            plan->output_norm.values, hidden * 4);
 }

@@ -13,7 +13,10 @@
 typedef struct bind_runtime {
     cairn_runtime *rt;
     int calls; /* running ones that call Lua: the runtime cannot close */
-} bind_runtime; /* user value 1: see bind_graph */
+    bool bar, drawn;    /* progress is shown; and was since a load began */
+    bool raised;        /* by the function of `loading`: its error lies on the stack */
+    lua_State *loading; /* of the load that runs; or NULL */
+} bind_runtime; /* user values: see bind_graph; the function that loads ask, or nil */
 typedef struct bind_object { void *object; } bind_object;        /* user value 1: its runtime */
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -399,15 +402,67 @@ static int bind_check_config(lua_State *L) {
 /* ---- the runtime ----------------------------------------------------------------------------- */
 
 /* A bar on standard error while kernels compile. */
-static bool bind_progress(void *user, const char *kernel, int index, int count) {
+typedef struct bind_moment { const char *what; int index, count; } bind_moment; /* of progress */
+
+static void bind_draw(const bind_moment *s) {
+    const size_t bytes = strlen(s->what);
     char bar[25] = "                        ";
-    int done = count > 0 ? index * 24 / count : 24;
-    (void)user;
+    int done = s->count > 0 ? (int)((int64_t)s->index * 24 / s->count) : 24;
     memset(bar, '#', (size_t)(done < 0 ? 0 : done > 24 ? 24 : done));
-    fprintf(stderr, "\rcompiling kernels [%s] %d/%d %-24.24s%s", bar, index, count, kernel,
-            index >= count ? "\r\x1b[K" : "");
+    fprintf(stderr, "\r[%s] %d/%d %-36.36s%s", bar, s->index, s->count, s->what + (bytes > 36 ? bytes - 36 : 0),
+            s->index >= s->count ? "\r\x1b[K" : "");
     fflush(stderr);
-    return true;
+}
+
+/* Arguments: the runtime, the step. Gives what its function for loads gives. */
+static int bind_ask_loading(lua_State *L) {
+    const bind_moment *s = (const bind_moment *)lua_touserdata(L, 2);
+    if (lua_getiuservalue(L, 1, 2) == LUA_TNIL) return 1;
+    lua_pushstring(L, s->what);
+    lua_pushinteger(L, s->index);
+    lua_pushinteger(L, s->count);
+    lua_call(L, 3, 1);
+    return 1;
+}
+
+/* A cairn_progress_callback. A load's stack holds the runtime at 1; an error passes no C frame of it. */
+static bool bind_progress(void *user, const char *what, int index, int count) {
+    bind_runtime *r = (bind_runtime *)user;
+    lua_State *L = r->loading;
+    bind_moment step;
+    bool more;
+    step.what = what, step.index = index, step.count = count;
+    if (r->bar) bind_draw(&step), r->drawn = true;
+    if (!L || r->raised || !lua_checkstack(L, 4)) return !r->raised;
+    r->loading = NULL; /* another load within is not asked about */
+    lua_pushcfunction(L, bind_ask_loading);
+    lua_pushvalue(L, 1);
+    lua_pushlightuserdata(L, &step);
+    r->raised = lua_pcall(L, 2, 1, 0) != LUA_OK;
+    r->loading = L;
+    if (r->raised) return false;
+    more = !lua_isboolean(L, -1) || lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return more;
+}
+
+/* Around a load that the runtime at 1 begins. */
+static bind_runtime *bind_begin_load(lua_State *L) {
+    bind_runtime *r = (bind_runtime *)luaL_checkudata(L, 1, BIND_RUNTIME);
+    r->drawn = false;
+    r->loading = L;
+    r->calls++;
+    return r;
+}
+
+static void bind_end_load(lua_State *L, bind_runtime *r, cairn_status status) {
+    const bool raised = r->raised;
+    r->calls--;
+    r->loading = NULL;
+    r->raised = false;
+    if (r->drawn) fputs("\r\x1b[K", stderr);
+    if (raised) lua_error(L);
+    bind_check(L, r->rt, status);
 }
 
 /* Lines of their own amid text that streams to the same terminal. */
@@ -416,8 +471,8 @@ static void bind_log_apart(void *user, cairn_log_level level, const char *text) 
     cairn_log_stderr(user, level, text);
 }
 
-/* cairn.open([path or table [, { progress = true, log = false }]]) -> runtime; log = "apart": each
- * line begins a new one */
+/* cairn.open([path or table [, { progress = true, log = false, loading = f }]]) -> runtime; log = "apart":
+ * each line begins a new one; f(what, index, count) is called while a model loads: false ends it */
 static int bind_open(lua_State *L) {
     char error[BIND_ERROR_BYTES];
     cairn_config config;
@@ -425,18 +480,21 @@ static int bind_open(lua_State *L) {
     lua_settop(L, 2);
     bind_to_config(L, 1, &config);
     config.log_callback = cairn_log_stderr; /* mistakes before this were raised, not logged */
+    r = (bind_runtime *)lua_newuserdatauv(L, sizeof *r, 2);
+    memset(r, 0, sizeof *r);
+    luaL_setmetatable(L, BIND_RUNTIME);
+    config.progress_callback = bind_progress;
+    config.progress_user = r;
     if (lua_istable(L, 2)) {
-        if (bind_field(L, 2, "progress"), lua_toboolean(L, -1))
-            config.progress_callback = bind_progress;
+        if (bind_field(L, 2, "loading"), !lua_isnil(L, -1)) luaL_checktype(L, -1, LUA_TFUNCTION);
+        lua_setiuservalue(L, 3, 2);
+        r->bar = (bind_field(L, 2, "progress"), lua_toboolean(L, -1));
         if (bind_field(L, 2, "log"), lua_isboolean(L, -1) && !lua_toboolean(L, -1))
             config.log_callback = NULL;
         if (lua_type(L, -1) == LUA_TSTRING && !strcmp(lua_tostring(L, -1), "apart"))
             config.log_callback = bind_log_apart;
     }
-    r = (bind_runtime *)lua_newuserdatauv(L, sizeof *r, 1);
-    r->rt = NULL;
-    r->calls = 0;
-    luaL_setmetatable(L, BIND_RUNTIME);
+    lua_settop(L, 3);
     if (cairn_open(&config, &r->rt, error, sizeof error)) bind_raise_text(L, error);
     return 1;
 }

@@ -13,8 +13,10 @@ static int bind_load_model(lua_State *L) {
     const char *path = luaL_checkstring(L, 2);
     cairn_model *model = NULL;
     bind_object *o = (bind_object *)bind_new_object(L, BIND_MODEL, sizeof *o, 1, 1);
-    bind_check(L, rt, cairn_load_model(rt, path, &model));
+    bind_runtime *r = bind_begin_load(L);
+    cairn_status status = cairn_load_model(rt, path, &model);
     o->object = model;
+    bind_end_load(L, r, status);
     return 1;
 }
 
@@ -35,6 +37,8 @@ static int bind_load_model_from(lua_State *L) {
     cairn_model_source source;
     cairn_model *model = NULL;
     bind_object *o;
+    bind_runtime *r;
+    cairn_status status;
     from.data = luaL_checklstring(L, 2, &from.bytes);
     memset(&source, 0, sizeof source);
     source.struct_size = (uint32_t)sizeof source;
@@ -43,8 +47,10 @@ static int bind_load_model_from(lua_State *L) {
     source.read = bind_read_bytes;
     source.user = &from;
     o = (bind_object *)bind_new_object(L, BIND_MODEL, sizeof *o, 1, 1);
-    bind_check(L, rt, cairn_load_model_from(rt, &source, &model));
+    r = bind_begin_load(L);
+    status = cairn_load_model_from(rt, &source, &model);
     o->object = model;
+    bind_end_load(L, r, status);
     return 1;
 }
 

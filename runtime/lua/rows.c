@@ -343,7 +343,8 @@ static void bind_new_model_types(lua_State *L) {
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
         {"submit", bind_submit}, {"poll", bind_poll},
-        {"cancel", bind_cancel}, {"pointer", bind_pointer}, {"stats", bind_stats}, {NULL, NULL}};
+        {"cancel", bind_cancel}, {"error", bind_session_error}, {"pointer", bind_pointer},
+        {"stats", bind_stats}, {NULL, NULL}};
     static const bind_handle models = {BIND_MODEL, "close", bind_give_model};
     static const luaL_Reg none[] = {{NULL, NULL}};
     static const bind_handle sessions = {BIND_SESSION, "close", bind_give_session};

@@ -205,6 +205,18 @@ static int bind_cancel(lua_State *L) {
     return 0;
 }
 
+/* s:error() -> the name of the status that its last failed call or request returned, and its message;
+ * nil: its last request has not failed */
+static int bind_session_error(lua_State *L) {
+    cairn_runtime *rt;
+    char text[BASE_ERROR_BYTES];
+    cairn_status status = cairn_session_error(bind_to_session(L, 1, &rt), text, sizeof text);
+    if (!status) return lua_pushnil(L), 1;
+    lua_pushstring(L, cairn_status_name(status));
+    lua_pushstring(L, text);
+    return 2;
+}
+
 /* s:stats() -> a table with the fields of cairn_stats, and the figures that follow from them */
 static int bind_stats(lua_State *L) {
     cairn_runtime *rt;
@@ -245,9 +257,9 @@ typedef struct bind_wishes {
 
 static const char *const bind_wish_names[] = {
     "max_tokens", "stop", "special", "keep_stop", "priority", "grammar", "grammar_from",
-    "json_schema", "logit_bias", "logprobs", "temperature", "top_k", "top_p", "min_p", "order",
-    "repetition_penalty", "seed"};
-enum { BIND_FIRST_SAMPLING = 10 };
+    "json_schema", "logit_bias", "logprobs", "first_token_ms", "temperature", "top_k", "top_p", "min_p",
+    "order", "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 11 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -362,6 +374,9 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     lua_pop(L, 1);
     if (bind_wish(L, options, "priority"))
         w->options.priority = bind_to_int32(L, -1, "generate: priority");
+    lua_pop(L, 1);
+    if (bind_wish(L, options, "first_token_ms"))
+        w->options.first_token_ms = bind_to_int32(L, -1, "generate: first_token_ms");
     lua_pop(L, 1);
     w->options.grammar = bind_wish_text(L, options, "grammar");
     w->options.json_schema = bind_wish_text(L, options, "json_schema");

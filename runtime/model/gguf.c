@@ -552,6 +552,26 @@ static cairn_status gguf_open(base *b, const char *path, gguf *out) {
     return status;
 }
 
+enum { GGUF_PART = 4 << 20 }; /* is read at once: so soon a load ends that is to */
+
+/* How much of the file is read. */
+static cairn_status gguf_progress(base *b, const char *path, uint64_t at, uint64_t size) {
+    return base_progress(b, path, at >> 20, size >> 20);
+}
+
+/* Reads the first `held` bytes of `size`. */
+static cairn_status gguf_read_bytes(base *b, const char *path, int64_t file, size_t held, size_t size,
+                                    uint8_t *to) {
+    for (size_t at = 0, part; at < held; at += part) {
+        cairn_status status = gguf_progress(b, path, at, size);
+        int error;
+        if (status) return status;
+        part = held - at < GGUF_PART ? held - at : GGUF_PART;
+        if ((error = os_read_at(file, at, to + at, part)) != 0) return os_fail(b, error, "read", path);
+    }
+    return CAIRN_OK;
+}
+
 /* Reads the first `held` bytes, and the header from them. */
 static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size_t held,
                                    size_t size, bool any_type, bool *more,
@@ -560,13 +580,11 @@ static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size
     void *copy = base_realloc(b, NULL, 0, bytes);
     uint8_t *data = (uint8_t *)copy;
     cairn_status status;
-    int error;
     *more = false;
     if (!copy) return base_no_memory(b, path, bytes);
     data += (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    error = os_read_at(file, 0, data, held);
-    status = error ? os_fail(b, error, "read", path)
-                   : gguf_parse_part(b, path, data, held, size, any_type, more, out);
+    status = gguf_read_bytes(b, path, file, held, size, data);
+    if (!status) status = gguf_parse_part(b, path, data, held, size, any_type, more, out);
     if (status) base_delete(b, copy, bytes, 1);
     else out->copy = copy, out->held = held, out->file = file;
     return status;
@@ -619,13 +637,15 @@ static cairn_status gguf_lost(base *b, const gguf *g) {
                      "%s: cannot be read any more; it was cut short while it was loaded", g->path);
 }
 
-/* Reads all of the source to `data`; the callback is not trusted to know its file. */
+/* Copies or reads all of the source to `data`; the callback is not trusted to know its file. */
 static cairn_status gguf_read_source(base *b, const cairn_model_source *s, const char *name,
                                      uint8_t *data) {
-    enum { PART = 1 << 26 };
     for (uint64_t at = 0; at < s->bytes;) {
-        size_t wanted = s->bytes - at < PART ? (size_t)(s->bytes - at) : PART;
-        size_t got = s->read(s->user, at, data + at, wanted);
+        size_t wanted = s->bytes - at < GGUF_PART ? (size_t)(s->bytes - at) : GGUF_PART, got;
+        cairn_status status = gguf_progress(b, name, at, s->bytes);
+        if (status) return status;
+        if (s->data) memcpy(data + at, (const uint8_t *)s->data + at, wanted);
+        got = s->data ? wanted : s->read(s->user, at, data + at, wanted);
         if (got == 0 || got > wanted)
             return base_fail(b, CAIRN_FILE_ERROR, "%s: byte %llu of %llu: %llu bytes were asked "
                              "for, read returned %llu", name, (unsigned long long)at,
@@ -640,7 +660,7 @@ static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in
     const char *name = source->name ? source->name : "model source";
     void *copy;
     uint8_t *data;
-    cairn_status status = CAIRN_OK;
+    cairn_status status;
     memset(out, 0, sizeof *out);
     if (source->bytes > SIZE_MAX / 2)
         return base_no_memory(b, name, SIZE_MAX);
@@ -649,8 +669,7 @@ static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in
     copy = base_realloc(b, NULL, 0, (size_t)source->bytes + GGUF_ALIGNMENT);
     if (!copy) return base_no_memory(b, name, (size_t)source->bytes + GGUF_ALIGNMENT);
     data = (uint8_t *)copy + (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    if (!source->data) status = gguf_read_source(b, source, name, data);
-    else memcpy(data, source->data, (size_t)source->bytes);
+    status = gguf_read_source(b, source, name, data);
     if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
     if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
     else out->copy = copy, out->held = (size_t)source->bytes;

@@ -374,8 +374,12 @@ static cairn_status hf_assemble(hf_folder *h, const base_text *head, uint64_t ap
     shards_seal(h->weights);
     memcpy(data, head->data, start);
     if (h->made.size) memcpy(data + start, h->made.data, h->made.size);
-    if (!shards_gather(h->weights, made, (size_t)held - made, data + made))
-        status = base_fail(h->b, CAIRN_FILE_ERROR, "%s: the weights cannot be read", h->path);
+    for (size_t at = made, part; at < held && !status; at += part) {
+        part = (size_t)held - at < GGUF_PART ? (size_t)held - at : GGUF_PART;
+        if ((status = gguf_progress(h->b, h->path, at, size))) break;
+        if (!shards_gather(h->weights, at, part, data + at))
+            status = base_fail(h->b, CAIRN_FILE_ERROR, "%s: the weights cannot be read", h->path);
+    }
     if (!status) status = hf_parse(h, copy, data, (size_t)held, (size_t)size, out);
     if (status) base_delete(h->b, copy, bytes, 1);
     return status;

@@ -26,6 +26,7 @@ typedef struct hf_family {
     const char *type, *architecture; /* model_type in config.json; what GGUF files call it */
     const char *needs[3];            /* keys for which transformers has a default of its own */
     bool halves, norms_from_one;
+    bool windows; /* sliding_window is handed on; else it counts by use_sliding_window, which is refused */
     const char *text;                /* where the config of the text's part lies; or NULL */
 } hf_family;
 

@@ -1,16 +1,16 @@
 /* hf: which family a folder's config is of, and its keys (see hf.h). */
 
 static const hf_family hf_families[] = {
-    {"llama", "llama", {NULL}, true, false, NULL},
-    {"mistral", "llama", {"num_key_value_heads", NULL}, true, false, NULL},
-    {"smollm3", "smollm3", {"num_key_value_heads", "rope_theta", NULL}, true, false, NULL},
-    {"qwen2", "qwen2", {"num_key_value_heads", NULL}, false, false, NULL},
-    {"qwen3", "qwen3", {"num_key_value_heads", "head_dim", NULL}, false, false, NULL},
-    {"qwen3_moe", "qwen3moe", {"num_key_value_heads", "head_dim", "norm_topk_prob"}, false, false, NULL},
-    {"gemma3_text", "gemma3", {NULL}, false, true, NULL},
-    {"gemma3", "gemma3", {NULL}, false, true, "text_config"},
-    {"phi3", "phi3", {"num_key_value_heads", NULL}, false, false, NULL},
-    {"lfm2", "lfm2", {"num_key_value_heads", NULL}, false, false, NULL}};
+    {"llama", "llama", {NULL}, true, false, true, NULL},
+    {"mistral", "llama", {"num_key_value_heads", NULL}, true, false, true, NULL},
+    {"smollm3", "smollm3", {"num_key_value_heads", "rope_theta", NULL}, true, false, false, NULL},
+    {"qwen2", "qwen2", {"num_key_value_heads", NULL}, false, false, false, NULL},
+    {"qwen3", "qwen3", {"num_key_value_heads", "head_dim", NULL}, false, false, false, NULL},
+    {"qwen3_moe", "qwen3moe", {"num_key_value_heads", "head_dim", "norm_topk_prob"}, false, false, false, NULL},
+    {"gemma3_text", "gemma3", {NULL}, false, true, true, NULL},
+    {"gemma3", "gemma3", {NULL}, false, true, true, "text_config"},
+    {"phi3", "phi3", {"num_key_value_heads", NULL}, false, false, true, NULL},
+    {"lfm2", "lfm2", {"num_key_value_heads", NULL}, false, false, true, NULL}};
 
 /* What published configs leave out, as transformers has it. */
 static const struct { const char *architecture, *key; double value; } hf_defaults[] = {
@@ -346,8 +346,7 @@ static cairn_status hf_read_config(hf_folder *h) {
         return status;
     if (scalar > 0) hf_key_f32(h, ".attention.scale", (double)(1.0f / sqrtf((float)scalar)));
     tokens = (uint64_t)hf_default(h, "sliding_window", 0);
-    if ((!window && !tokens) || hf_is(h, "smollm3") || !strncmp(h->family->architecture, "qwen", 4))
-        return CAIRN_OK; /* unless use_sliding_window says so, they have none */
+    if ((!window && !tokens) || !h->family->windows) return CAIRN_OK;
     if (window && !jdoc_whole(&h->config.doc, window, INT32_MAX, &tokens))
         return hf_wrong(h, &h->config, "sliding_window", "a whole number");
     hf_key_u32(h, ".attention.sliding_window", tokens);

@@ -20,16 +20,16 @@ static void model_list_families(char *out, size_t bytes) {
                                model_families[i].architecture);
 }
 
-/* The plan, by one family; nothing in the file may be left over. Nobody to tell: the first failure ends it. */
+/* The plan, by one family; nothing in the file may be left over. */
 static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family,
-                                      int max_seq_len, model_survey survey) {
+                                      int max_seq_len, model_survey *survey) {
     const size_t tensors = m->file.tensor_count, keys = m->file.key_count, all = tensors + keys + 1;
     plan_reader r;
     cairn_status status;
     memset(&r, 0, sizeof r);
     r.b = b, r.file = &m->file, r.architecture = m->architecture;
     r.shape = &m->shape, r.plan = &m->plan, r.max_seq_len = max_seq_len;
-    r.tell = survey.tell, r.teller = survey.teller;
+    r.survey = survey;
     r.used = (bool *)base_new(b, all, sizeof *r.used);
     if (!r.used) return base_no_memory(b, "the names of tensors", all);
     r.read_keys = r.used + tensors;
@@ -38,7 +38,7 @@ static cairn_status model_read_family(cairn_model *m, base *b, const struct mode
     return status;
 }
 
-static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len, model_survey survey) {
+static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len, model_survey *survey) {
     const char *name;
     char known[256];
     size_t bytes;
@@ -53,7 +53,7 @@ static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len, mo
                      m->file.path, m->architecture, known);
 }
 
-static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len, model_survey survey) {
+static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len, model_survey *survey) {
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
@@ -257,7 +257,7 @@ static cairn_status model_read(cairn_model *m, base *b, model_place place, bool 
                                        : hf_open(b, place.path, place.how, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
-    if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len, (model_survey){NULL, NULL})) ||
+    if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len, NULL)) ||
         (status = gguf_string(b, &m->file, "general.name", &found, &name, &bytes)))
         return status;
     if (found)

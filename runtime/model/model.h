@@ -54,12 +54,8 @@ struct cairn_model {
 /* Pages that so many tokens fill, the last one perhaps in part. */
 static int model_pages_of(int tokens, int page_size);
 /* Whether the file's family reads its shape and its tensors for the config's max_seq_len; nothing of it
- * is kept. What speaks against it is told as it is met, but for the last, which is the status. */
-typedef struct model_survey {
-    void (*tell)(void *teller, cairn_status status, const char *why);
-    void *teller;
-} model_survey;
-static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len, model_survey survey);
+ * is kept. What ends the reading is not told but the status. */
+static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len, model_survey *survey);
 
 /* Where a model's file is: at a path, or with a source what the host hands over. */
 typedef struct model_place {

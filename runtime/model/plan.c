@@ -1,4 +1,4 @@
-/* plan: what families share (see plan.h) to read a file into a plan: keys, weights and vectors by name, each
+/* plan: what families share (see plan_reader.h) to read a file into a plan: keys, weights and vectors by name, each
  * checked, with messages that name what is wrong; shapes; rotations.
  *
  * The file is not trusted: a plan that was read has every weight in the shape that model_shape
@@ -7,11 +7,10 @@
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 static cairn_status plan_go_on(plan_reader *r, cairn_status failed) {
-    if (!r->tell || !failed || failed == CAIRN_OUT_OF_MEMORY) return failed;
-    r->told++;
-    r->tell(r->teller, failed, r->b->error);
-    return CAIRN_OK;
+    return survey_go_on(r->b, r->survey, failed);
 }
+
+static int plan_told(const plan_reader *r) { return r->survey ? r->survey->told : 0; }
 
 static const char *plan_name(plan_reader *r, const char *key, plan_key_name *out) {
     const gguf_key *found;
@@ -51,15 +50,27 @@ static cairn_status plan_number(plan_reader *r, const char *key, float fallback,
     return CAIRN_OK;
 }
 
+/* Of what the key may say only one thing has code, and it says another. */
+static cairn_status plan_refuse(plan_reader *r, const char *key, const char *says, const char *only) {
+    plan_key_name full;
+    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %s; %s is supported",
+                                   r->file->path, plan_name(r, key, &full), says, only));
+}
+
+static cairn_status plan_only(plan_reader *r, const char *key, double value, double only) {
+    char says[32], wanted[32];
+    if (value == only) return CAIRN_OK;
+    snprintf(says, sizeof says, "%.8g", value); /* whole numbers whole, and what a float can tell */
+    snprintf(wanted, sizeof wanted, "%.8g", only);
+    return plan_refuse(r, key, says, wanted);
+}
+
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral) {
     plan_key_name full;
-    const char *name = plan_name(r, key, &full);
     float value = neutral;
     bool found;
-    cairn_status status = gguf_f32(r->b, r->file, name, &found, &value);
-    if (status || value == neutral) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %g; only %g is supported",
-                                   r->file->path, name, (double)value, (double)neutral));
+    cairn_status status = gguf_f32(r->b, r->file, plan_name(r, key, &full), &found, &value);
+    return status ? status : plan_only(r, key, (double)value, (double)neutral);
 }
 
 static cairn_status plan_read_window(plan_reader *r) {
@@ -73,22 +84,16 @@ static cairn_status plan_read_window(plan_reader *r) {
 }
 
 static cairn_status plan_fixed(plan_reader *r, const char *key, int fallback, int only) {
-    plan_key_name full;
     int value;
     cairn_status status = plan_key(r, key, fallback, &value);
-    if (status || value == only) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %d; %d is supported",
-                                   r->file->path, plan_name(r, key, &full), value, only));
+    return status ? status : plan_only(r, key, value, only);
 }
 
 static cairn_status plan_true(plan_reader *r, const char *key) {
     plan_key_name full;
-    const char *name = plan_name(r, key, &full);
     bool found, value = true;
-    cairn_status status = gguf_bool(r->b, r->file, name, &found, &value);
-    if (status || value) return status;
-    return plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is false; true is supported",
-                                   r->file->path, name));
+    cairn_status status = gguf_bool(r->b, r->file, plan_name(r, key, &full), &found, &value);
+    return status || value ? status : plan_refuse(r, key, "false", "true");
 }
 
 /* ---- shape ----------------------------------------------------------------------------------- */
@@ -389,11 +394,11 @@ static cairn_status plan_read_layers(plan_reader *r, const char *norm,
     cairn_status status = plan_new_layers(r);
     int told;
     if (!status) status = plan_check_keys(r);
-    told = r->told;
+    told = plan_told(r);
     if (!status) status = plan_ends(r, norm);
     /* a survey ends with the first layer that lacks something: others will lack it, too */
-    for (int i = 0; i < r->shape->layers && !status && r->told == told; i++) status = read(r, i);
-    if (status || r->told != told) return status;
+    for (int i = 0; i < r->shape->layers && !status && plan_told(r) == told; i++) status = read(r, i);
+    if (status || plan_told(r) != told) return status;
     if (r->plan->landmark.values && !plan_all_paged(r->plan))
         status = plan_go_on(r, base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the "
                                          "model have no keys and values in pages", r->file->path,

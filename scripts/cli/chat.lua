@@ -1,5 +1,4 @@
 -- cairn chat: turns with a model in one session. Lines that begin with / are commands.
-local cairn = require "cairn"
 local common = require "cli.common"
 local host = require "host"
 local options = require "cli.options"
@@ -47,7 +46,7 @@ local function config_of(o, path)
 end
 
 function Chat:open(config)
-  self.rt = cairn.open(config, { progress = host.is_terminal "stderr" })
+  self.rt = common.open_config(config)
   self.model = common.load_model(self.rt, self.o)
   self.session = self.model:session()
 end
@@ -62,7 +61,7 @@ function Chat:reopen(config)
   end
   local done, err = pcall(take, config)
   if done then return end
-  take(old)
+  if not common.was_interrupted(err) then take(old) end
   error(err, 0)
 end
 

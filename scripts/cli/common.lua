@@ -40,9 +40,14 @@ function M.config(o, changes)
   return config
 end
 
-function M.open(o, changes)
-  return cairn.open(M.config(o, changes), { progress = host.is_terminal "stderr" })
+-- Ctrl-C ends a load, too: where nothing catches it, it raises in here.
+local function goes_on() return not host.interrupted() end
+
+function M.open_config(config, log)
+  return cairn.open(config, { progress = host.is_terminal "stderr", log = log, loading = goes_on })
 end
+
+function M.open(o, changes) return M.open_config(M.config(o, changes)) end
 
 function M.model_path(o)
   return o.model or os.getenv "CAIRN_MODEL"
@@ -70,6 +75,11 @@ function M.size(bytes)
 end
 
 M.json = json
+
+-- Whether an error is Ctrl-C's, that nothing caught.
+function M.was_interrupted(err)
+  return err == "interrupted" or tostring(err):find ": interrupted$" ~= nil
+end
 
 -- Whether an error is that of a call that was cancelled.
 function M.was_cancelled(err)

@@ -25,8 +25,8 @@ local function start(o)
 end
 
 function Run:open(config)
-  self.rt = cairn.open(config, { progress = host.is_terminal "stderr",
-    log = self.o.watch and "apart" or nil })
+  self.model, self.session = nil, nil
+  self.rt = common.open_config(config, self.o.watch and "apart" or nil)
   self.model = common.load_model(self.rt, self.o)
   self.session = self.model:session()
   host.catch_interrupts(self.session:pointer())
@@ -118,7 +118,7 @@ function Run:until_interrupted(f)
   end)
   if not done and not (type(err) == "table" and err.cancelled) then error(err, 0) end
   if not done then
-    self:add_stats()
+    if self.session then self:add_stats() end -- none: it came while the runtime reopened
     self.sums.stop = "cancel"
   end
   return not done or host.interrupted()
@@ -291,7 +291,7 @@ local function run_command(o)
   end)
   run.ids = run.ids or run.session:ids()
   run.prompt_tokens = run.prompt_tokens or #run.ids
-  if not run.found then write_findings(run) end
+  if not run.found and run.session then write_findings(run) end
   if o.json then print_json(run) else report(run) end
   if interrupted then return 130 end
   pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache

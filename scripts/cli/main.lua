@@ -1,5 +1,6 @@
 -- The command line: finds the command, reads its options, runs it, and gives the exit status.
 -- A command is a module cli.NAME returning { usage, about, options, run = function(o) }.
+local common = require "cli.common"
 local json = require "cli.json"
 local options = require "cli.options"
 
@@ -72,7 +73,7 @@ end
 local function with_stack(name)
   return function(err)
     if type(err) ~= "string" then return err end
-    if err:find ": interrupted$" then return { text = "interrupted" } end
+    if common.was_interrupted(err) then return { text = "interrupted" } end
     local own = name ~= "run" and not err:find "^cli%."
     if own or err:find "%(CAIRN_[A-Z_]+" then return { text = err } end
     return { text = debug.traceback(err, 2) }

@@ -9,7 +9,7 @@ error "annotations for the editor, not a module"
 local cairn = {}
 
 ---@param config? cairn.Config|string a table, or the path of a file
----@param options? { progress?: boolean, log?: boolean|"apart" }
+---@param options? { progress?: boolean, log?: boolean|"apart", loading?: fun(what: string, index: integer, count: integer): boolean? } loading: called while a model loads; false ends it
 ---@return cairn.Runtime
 function cairn.open(config, options) end
 ---@param config cairn.Config|string
@@ -152,6 +152,7 @@ function cairn.ops() end
 ---@field keep_stop? boolean the ids of a stop string stay in the session
 ---@field special? boolean false: the prompt's special-token text is plain
 ---@field priority? integer -100 to 100, higher goes first
+---@field first_token_ms? integer its first token is wanted by then; of one priority the most urgent prompt goes first
 ---@field grammar? string the text keeps to it (GBNF)
 ---@field json_schema? string the text is JSON that fits it
 ---@field logprobs? integer of each id and of so many of the best
@@ -183,6 +184,7 @@ function cairn.ops() end
 ---@field load_memory fun(self, saved: string): cairn.Session
 ---@field ids fun(self): integer[]
 ---@field cancel fun(self)
+---@field error fun(self): string?, string? the status and the message of what failed last; nil: its last request has not failed
 ---@field pointer fun(self): lightuserdata the cairn_session * that C calls take
 ---@field stats fun(self): table
 ---@field close fun(self)

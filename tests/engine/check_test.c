@@ -239,6 +239,10 @@ static void test_report(void) {
     write_type("blk.0.attn_q.weight", 23, "gpt-2", "gpt-7");
     tap_ok(cairn_model_check(&c, path, &r, why, sizeof why) == CAIRN_UNSUPPORTED && r.reasons == 2 &&
            strstr(why, "block type") < strstr(why, "gpt-7"), "and a tokenizer: %s", why);
+    write_changed("gpt-2", "gpt-7", "ggml.merges", "ggml.mergez");
+    tap_ok(cairn_model_check(&c, path, &r, why, sizeof why) == CAIRN_UNSUPPORTED && r.reasons == 2 &&
+           strstr(why, "gpt-7") < strstr(why, "\n") && strstr(why, "\n") < strstr(why, "ggml.merges") &&
+           load_status(&c) == CAIRN_UNSUPPORTED, "two of a tokenizer: %s", why);
     write_changed("blk.0.attn_q", "blk.0.attn_x", NULL, NULL);
     tap_ok(cairn_model_check(&c, path, &r, why, sizeof why) == load_status(&c) && r.reasons == 1 &&
            load_status(&c) == CAIRN_BAD_FILE, "a tensor that is missing: %s", why);

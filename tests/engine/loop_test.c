@@ -17,6 +17,8 @@ static bool on_toy;
 static char path[] = "/tmp/loop_XXXXXX", small_path[] = "/tmp/small_XXXXXX";
 static bool by_model; /* another model drafts */
 static const char *where = "the toy";
+static cairn_progress_callback progress; /* of the runtimes to come */
+static int refused_at;                   /* layer of weights; -1: none */
 
 static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads) {
     cairn_config c;
@@ -26,6 +28,7 @@ static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads
     c.backend = backend, c.threads = threads, c.page_size = PAGE, c.max_batch = batch;
     c.max_seq_len = LIMIT, c.prefill_chunk = CHUNK, c.log = CAIRN_LOG_OFF, c.topk = 1;
     c.selection.window = 20, c.selection.sinks = 2;
+    c.progress_callback = progress;
     if (by_model) snprintf(c.drafter_model, sizeof c.drafter_model, "%s", small_path);
     if (cairn_open(&c, &rt, error, sizeof error)) tap_note("%s", error);
     return rt;
@@ -493,6 +496,35 @@ static void test_priority(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
+/* Of prompts of one priority the one whose first token is wanted soonest is first, whoever came before;
+ * those of which nobody says when come last, in their order. */
+static void test_urgency(cairn_runtime *rt) {
+    static const int urgency[3] = {0, 60000, 2000};
+    static const char *prompts[3] = {"abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd",
+                                     "dcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcbadcba",
+                                     "bbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbbabbba"};
+    cairn_generate_options o = endless(1);
+    cairn_status status = CAIRN_OK;
+    int32_t pending = 3;
+    int came[3] = {0}, count = 0;
+    if (!open_three(rt)) return;
+    for (int i = 0; i < 3 && !status; i++) {
+        o.first_token_ms = urgency[i];
+        status = cairn_generate_submit(three[i], prompts[i], &o);
+    }
+    while (pending && !status) {
+        status = cairn_step(model, 0, &pending);
+        for (int i = 2; i >= 0; i--)
+            if (!came[i] && three[i]->stats.generated) came[i] = ++count;
+    }
+    tap_ok(!status && came[2] == 1 && came[1] == 2 && came[0] == 3,
+           "on %s: the most urgent first: first tokens come %d, %d, %d", where, came[0], came[1], came[2]);
+    o.first_token_ms = -1;
+    tap_ok(cairn_generate_submit(three[0], "a", &o) == CAIRN_INVALID_ARGUMENT &&
+               strstr(cairn_last_error(rt), "first_token_ms = -1"), "%s", cairn_last_error(rt));
+    cairn_model_free(model);
+}
+
 /* A request of higher priority that finds the pool full takes the pages of a lower one, which says all
  * the same what it says alone. */
 static void test_outranked(cairn_runtime *rt) {
@@ -639,12 +671,37 @@ static void test_requests(cairn_backend backend) {
     test_wrong_use(rt);
     test_cancel(rt);
     test_priority(rt);
+    test_urgency(rt);
     test_alternating(rt);
     test_slices(rt);
     test_full_pool(small);
     test_outranked(small);
     cairn_close(rt);
     cairn_close(small);
+}
+
+static bool refuse_weights(void *user, const char *loads, int index, int count) {
+    (void)user, (void)count;
+    return strcmp(loads, "weights") || index != refused_at;
+}
+
+/* A load that is cancelled while its weights go to the device leaves nothing there, and loads anew. */
+static void test_load_cancelled(void) {
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    cairn_runtime_info before = {.struct_size = sizeof before}, after = before;
+    cairn_status status;
+    progress = refuse_weights, refused_at = 1;
+    rt = open_runtime(CAIRN_BACKEND_CUDA, 1, 1);
+    cairn_info(rt, &before);
+    status = cairn_load_model(rt, path, &m);
+    cairn_info(rt, &after);
+    tap_ok(status == CAIRN_CANCELLED && !m && before.live_bytes == after.live_bytes,
+           "a load ends between two layers: %s", cairn_last_error(rt));
+    refused_at = -1;
+    tap_ok(!cairn_load_model(rt, path, &m) && m, "then it loads: %s", cairn_last_error(rt));
+    cairn_close(rt);
+    progress = NULL;
 }
 
 int main(void) {
@@ -671,6 +728,7 @@ int main(void) {
     where = "cuda";
     rt = open_runtime(CAIRN_BACKEND_CUDA, 1, 1);
     cairn_close(rt);
+    if (rt) test_load_cancelled();
     if (rt) test_lives(CAIRN_BACKEND_CUDA, emulated ? 1 : 10, emulated ? 40 : 400, 1);
     else tap_skip("requests on cuda");
     remove(path);

@@ -247,6 +247,99 @@ static size_t read_and_close(void *user, uint64_t offset, void *out, size_t byte
     return fread(out, 1, bytes, c->file);
 }
 
+/* What a source's read asks for at its first call: a step of a model that is there. */
+typedef struct stepping_source { FILE *file; cairn_status step; int32_t pending; int calls; } stepping_source;
+
+static size_t read_and_step(void *user, uint64_t offset, void *out, size_t bytes) {
+    stepping_source *c = (stepping_source *)user;
+    if (!c->calls++) {
+        c->step = cairn_step(m, 0, &c->pending);
+        snprintf(heard, sizeof heard, "%s", cairn_last_error(rt));
+    }
+    return fseek(c->file, (long)offset, SEEK_SET) ? 0 : fread(out, 1, bytes, c->file);
+}
+
+/* A step inside a load is refused, the request waits, and both go on afterwards. */
+static void test_step_loading(void) {
+    stepping_source c = {.file = fopen(path, "rb"), .pending = -1};
+    cairn_model_source source = {.struct_size = sizeof source, .read = read_and_step, .user = &c};
+    const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 3};
+    cairn_model *loaded = NULL;
+    cairn_stats stats = {.struct_size = sizeof stats};
+    int32_t pending = 1;
+    if (!tap_ok(c.file && !fseek(c.file, 0, SEEK_END) && !cairn_session_reset(s) &&
+                !cairn_generate_submit(s, "ab", &o), "a request: %s", cairn_last_error(rt)))
+        return;
+    source.bytes = (uint64_t)ftell(c.file);
+    const cairn_status status = cairn_load_model_from(rt, &source, &loaded);
+    refused(c.step, CAIRN_BUSY, "step: a load", heard);
+    while (pending && !cairn_step(m, 1000, &pending)) {}
+    tap_ok(!status && loaded && c.pending == -1 && !pending && !cairn_session_stats(s, &stats) &&
+               stats.generated == 3, "the load succeeds: %s; then the request is worked on: %d tokens",
+           cairn_status_name(status), stats.generated);
+    cairn_model_free(loaded);
+    fclose(c.file);
+}
+
+/* ---- cancelled while it loads ------------------------------------------------------------------ */
+
+/* The progress of a load, which says no at its call of that number. */
+typedef struct watched_load { int calls, no_at, last, count; bool backwards; } watched_load;
+
+static bool watch_load(void *user, const char *what, int index, int count) {
+    watched_load *w = (watched_load *)user;
+    w->backwards = w->backwards || !what || !*what || index < 0 || index > count;
+    w->last = index, w->count = count;
+    return w->calls++ != w->no_at;
+}
+
+static size_t read_on(void *user, uint64_t offset, void *out, size_t bytes) {
+    FILE *file = (FILE *)user;
+    return fseek(file, (long)offset, SEEK_SET) ? 0 : fread(out, 1, bytes, file);
+}
+
+/* A load from a path, through a callback, or through a map. */
+static cairn_status load_watched(cairn_runtime *at, int way, cairn_model **model) {
+    cairn_model_source source = {.struct_size = sizeof source, .read = read_on, .user = fopen(path, "rb")};
+    cairn_status status = CAIRN_FILE_ERROR;
+    if (way != 1) status = cairn_load_model(at, path, model);
+    else if (!fseek((FILE *)source.user, 0, SEEK_END)) {
+        source.bytes = (uint64_t)ftell((FILE *)source.user);
+        status = cairn_load_model_from(at, &source, model);
+    }
+    fclose((FILE *)source.user);
+    return status;
+}
+
+/* Whichever call of the progress says no, the load ends there and leaves nothing; then it loads. */
+static void test_cancelled_loading(int way) {
+    watched_load w = {.no_at = 0};
+    cairn_config c = config_of(0);
+    cairn_runtime *at = NULL;
+    cairn_model *model = NULL;
+    cairn_session *session = NULL;
+    cairn_status status = CAIRN_OK;
+    char error[512] = "";
+    bool fine = true;
+    long before;
+    c.progress_callback = watch_load, c.progress_user = &w;
+    c.memory.map = way == 2 ? CAIRN_MAP_FILE : CAIRN_MAP_COPY;
+    if (!tap_ok(!cairn_open(&c, &at, error, sizeof error), "a runtime: %s", error)) return;
+    before = live_blocks;
+    for (int n = 0; n < 1000; n++) {
+        w.no_at = n, w.calls = 0;
+        if ((status = load_watched(at, way, &model)) != CAIRN_CANCELLED) break;
+        fine = fine && !model && live_blocks == before && w.calls == n + 1 &&
+               strstr(cairn_last_error(at), "load: cancelled at ");
+    }
+    tap_ok(fine && !status && w.no_at >= (way == 2 ? 2 : 3) && !w.backwards && w.last == w.count,
+           "way %d: each of %d answers ends a load, which leaves nothing; without one: %s", way, w.no_at,
+           cairn_status_name(status));
+    tap_ok(model && !cairn_session_open(model, &session) && !cairn_generate(session, "ab", 3, NULL, NULL),
+           "the model speaks: %s", cairn_last_error(at));
+    cairn_close(at);
+}
+
 static void test_closed_loading(bool fails, bool worker) {
     closing_source c = {.file = fopen(path, "rb"), .fails = fails};
     cairn_model_source source = {.struct_size = sizeof source, .read = read_and_close, .user = &c};
@@ -284,6 +377,8 @@ int main(void) {
         test_budget();
         test_beside();
         test_pool();
+        test_step_loading();
+        for (int way = 0; way < 3; way++) test_cancelled_loading(way);
         for (int i = 0; i < 4; i++) test_closed_loading(i & 1, i & 2);
     }
     cairn_close(rt);

@@ -19,6 +19,32 @@ end
 
 local prompt = "One two three four. One two three four. One two"
 
+test("a function is told how far a load is, and ends it", function()
+  if not path then skip "CAIRN_MODEL names no model" end
+  local seen, answer, rt = {}, nil, nil
+  local function loading(what, index, count)
+    seen[#seen + 1] = what
+    check.ok(index >= 0 and index <= count)
+    return answer and answer(what)
+  end
+  rt = cairn.open({ backend = "cpu", max_batch = 1, max_seq_len = 64 }, { log = false, loading = loading })
+  local closing <close> = rt
+  local m = rt:load_model(path)
+  check.equal({ seen[1], seen[#seen] }, { path, "model" })
+  check.ok(table.concat(seen, " "):find(" tokenizer ", 1, true))
+  m:close()
+  function answer(what) return what ~= "tokenizer" end
+  check.error(function() rt:load_model(path) end, "of tokenizer (CAIRN_CANCELLED")
+  function answer() error "no more of this" end
+  check.error(function() rt:load_model(path) end, "no more of this")
+  function answer() rt:close() end
+  check.error(function() rt:load_model(path) end, "is calling this function")
+  answer, seen = nil, {}
+  m = rt:load_model(path)
+  check.ok(#seen > 3 and #m:session():text(prompt, { max_tokens = 2 }) > 0)
+  check.error(function() cairn.open({ backend = "cpu" }, { log = false, loading = 7 }) end, "function expected")
+end)
+
 test("logprobs come with the pieces, a budget's tokens are replaced", function()
   local rt <close>, m = open()
   local s, ids, said = m:session(), 0, {}
@@ -476,7 +502,7 @@ test("sessions that are stepped say together what each says alone", function()
   for i, text in ipairs(prompts) do alone[i] = m:session():text(text, { max_tokens = 12 }) end
   for i, text in ipairs(prompts) do
     sessions[i], said[i] = m:session(), ""
-    check.equal(sessions[i]:submit(text, { max_tokens = 12, priority = i }), sessions[i])
+    check.equal(sessions[i]:submit(text, { max_tokens = 12, priority = i, first_token_ms = 500 }), sessions[i])
   end
   check.equal({ sessions[1]:poll() }, { "", nil, "queued" })
   repeat
@@ -492,10 +518,17 @@ test("sessions that are stepped say together what each says alone", function()
   check.error(function() sessions[1]:poll() end, "no request is submitted")
   check.error(function() m:step(-1) end, "budget_us = -1")
   check.error(function() sessions[1]:submit("a", { priority = 1000 }) end, "priority = 1000")
+  check.error(function() sessions[1]:submit("a", { first_token_ms = -1 }) end, "first_token_ms = -1")
   sessions[2]:submit("And then", { max_tokens = 50 })
   sessions[2]:cancel()
   check.equal(m:step(1000), 0)
   check.equal(select(2, sessions[2]:poll()), "cancel")
+  check.equal(sessions[2]:error(), "CAIRN_CANCELLED")
+  check.equal(sessions[3]:error(), nil)
+  check.error(function() m:session():text "" end, "CAIRN_EMPTY_PROMPT")
+  check.error(function() sessions[3]:text("a", { grammar = 'root ::= root "a"' }) end, "line 1")
+  local status, why = sessions[3]:error()
+  check.ok(status == "CAIRN_INVALID_ARGUMENT" and why:find("line 1", 1, true))
 end)
 
 test("rows of ids are generated together, and a worker works while Lua does something else", function()

@@ -43,40 +43,30 @@ static bool tokenizer_know(base *b, const char *text, size_t bytes, base_text *c
            tokenizer_recognise(canon->data, f);
 }
 
-static bool tokenizer_knows_chat(base *b, const gguf *g) {
-    const char *text = "";
-    size_t bytes = 0;
-    base_text canon = {NULL, 0, 0};
-    tokenizer_format f;
-    bool found, fits;
-    const bool known = !gguf_string(b, g, "tokenizer.chat_template", &found, &text, &bytes) && found &&
-                       tokenizer_know(b, text, bytes, &canon, &f, &fits);
-    base_text_free(b, &canon);
-    return known;
-}
-
-/* Declared in tokenizer.c. A template that is not known is an error only when it is asked for. */
-static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
-                                        tokenizer *t) {
+/* Both declared in tokenizer.c. A template that is not known is an error only when it is asked for. */
+static cairn_status tokenizer_read_template(base *b, const gguf *g, tokenizer *t) {
     const char *text = "";
     size_t bytes = 0;
     base_text canon = {NULL, 0, 0};
     tokenizer_format *f = &t->format;
     bool found, fits;
-    t->turn_open = tokenizer_turn_token(t, index, "<|im_start|>");
-    t->turn_close = tokenizer_turn_token(t, index, "<|im_end|>");
     if (gguf_string(b, g, "tokenizer.chat_template", &found, &text, &bytes)) return b->status;
     if (!found) return CAIRN_OK;
     t->has_chat = tokenizer_know(b, text, bytes, &canon, f, &fits);
     fits = fits && base_text_add(b, &t->chat_template, text, bytes < 120 ? bytes : 120);
     if (t->has_chat && f->system && fits)
         fits = base_text_add(b, &t->chat_system, f->system, (size_t)(f->system_end - f->system));
-    if (t->has_chat) tokenizer_control_marks(t, f, index);
     if (t->has_chat && f->quiet && fits)
         fits = base_text_add(b, &t->chat_quiet, f->quiet, (size_t)(f->quiet_end - f->quiet));
     f->system = f->system_end = f->quiet = f->quiet_end = NULL; /* they lay in the canonical text */
     base_text_free(b, &canon);
     return fits ? CAIRN_OK : base_no_memory(b, "tokenizer.chat_template", bytes);
+}
+
+static void tokenizer_control_chat(const tokenizer_index *index, tokenizer *t) {
+    t->turn_open = tokenizer_turn_token(t, index, "<|im_start|>");
+    t->turn_close = tokenizer_turn_token(t, index, "<|im_end|>");
+    if (t->has_chat) tokenizer_control_marks(t, &t->format, index);
 }
 
 /* Notes the control tokens of a text that opens or closes a turn, until the marks are full, and

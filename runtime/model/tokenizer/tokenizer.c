@@ -85,6 +85,11 @@ static size_t tokenizer_unwrite(const tokenizer_alphabet *a, const char *text, s
     return used;
 }
 
+/* Tells the host now and then; CANCELLED when it is to end. */
+static cairn_status tokenizer_progress(base *b, int32_t i, uint64_t count) {
+    return i % 4096 ? CAIRN_OK : base_progress(b, "tokenizer", (uint64_t)i, count);
+}
+
 /* ---- finding tokens by text, while the tables are made -------------------------------------- */
 
 /* Strings of the file by text: where a pair's parts and its whole stand in the vocabulary. */
@@ -146,6 +151,7 @@ static cairn_status tokenizer_index_open(base *b, gguf_list list, tokenizer_inde
     memset(index->slots, 0xff, index->slot_count * sizeof *index->slots);
     for (size_t i = 0; i < vocab; i++) {
         size_t bytes;
+        if (tokenizer_progress(b, (int32_t)i, vocab)) return b->status;
         index->strings[i] = gguf_next_string(&list, &bytes);
         if (bytes > UINT16_MAX)
             return base_fail(b, CAIRN_BAD_FILE, "tokenizer.ggml.tokens[%llu] has %llu bytes; at "
@@ -224,6 +230,7 @@ static cairn_status tokenizer_read_pieces(base *b, const gguf *g,
         const char *string = index->strings[i];
         size_t bytes = index->sizes[i];
         t->starts[i] = (uint32_t)used;
+        if (tokenizer_progress(b, i, (uint64_t)t->vocab)) return b->status;
         if (t->kinds[i] == TOK_CONTROL || (t->rule && t->kinds[i] == TOK_USER)) {
             memcpy(t->text + used, string, bytes);
             used += bytes;
@@ -303,6 +310,7 @@ static cairn_status tokenizer_index_texts(base *b, tokenizer *t) {
         const char *text = t->text + t->starts[id];
         size_t bytes = t->starts[id + 1] - t->starts[id], slot;
         bool joins = tokenizer_joins_words(text, bytes);
+        if (tokenizer_progress(b, id, (uint64_t)t->vocab)) return b->status;
         if (tokenizer_is_special(t, id) || t->kinds[id] == TOK_BYTE || !bytes) continue;
         if (t->scores && t->kinds[id] == TOK_UNUSED) continue;
         if (joins && t->kinds[id] == TOK_USER) continue; /* cut out of every text before */
@@ -415,6 +423,7 @@ static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenize
         size_t bytes;
         const char *text = gguf_next_string(&list, &bytes);
         tokenizer_merge merge;
+        if (tokenizer_progress(b, rank, list.count)) return b->status;
         if (!tokenizer_read_merge(index, text, bytes, &merge))
             return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges[%d]: not two tokens of "
                              "the vocabulary whose join is a third", g->path, (int)rank);
@@ -450,15 +459,15 @@ static cairn_status tokenizer_read_specials(base *b, tokenizer *t) {
     return special_link(b, &t->special) ? CAIRN_OK : base_no_memory(b, "special tokens", total);
 }
 
-static cairn_status tokenizer_read_id(base *b, const gguf *g, const char *key, tokenizer *t,
-                                int32_t *out) {
+static cairn_status tokenizer_read_id(base *b, const gguf *g, model_survey *survey, const char *key,
+                                      tokenizer *t, int32_t *out) {
     uint32_t id = 0;
     bool found;
     *out = -1;
     if (gguf_u32(b, g, key, &found, &id)) return b->status;
     if (found && id >= (uint32_t)t->vocab)
-        return base_fail(b, CAIRN_BAD_FILE, "%s: %s is %u; the vocabulary has %d tokens", g->path,
-                         key, id, (int)t->vocab);
+        return survey_go_on(b, survey, base_fail(b, CAIRN_BAD_FILE, "%s: %s is %u; the vocabulary has %d "
+                                                 "tokens", g->path, key, id, (int)t->vocab));
     if (found) *out = (int32_t)id;
     return CAIRN_OK;
 }
@@ -468,16 +477,16 @@ static void tokenizer_make_control(tokenizer *t, int32_t id) {
     if (id >= 0 && t->kinds[id] == TOK_USER) t->kinds[id] = TOK_CONTROL;
 }
 
-static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
+static cairn_status tokenizer_read_ids(base *b, const gguf *g, model_survey *survey, tokenizer *t) {
     bool found;
     t->space_prefix = true;
     t->adds_bos = t->rule ? t->rule->adds_bos : !t->unigram;
     t->whole_words = t->rule && t->rule->whole_words;
-    if (tokenizer_read_id(b, g, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
-        tokenizer_read_id(b, g, "tokenizer.ggml.eos_token_id", t, &t->eos) ||
-        tokenizer_read_id(b, g, "tokenizer.ggml.eot_token_id", t, &t->eot) ||
-        tokenizer_read_id(b, g, "tokenizer.ggml.eom_token_id", t, &t->eom) ||
-        tokenizer_read_id(b, g, "tokenizer.ggml.unknown_token_id", t, &t->unknown) ||
+    if (tokenizer_read_id(b, g, survey, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
+        tokenizer_read_id(b, g, survey, "tokenizer.ggml.eos_token_id", t, &t->eos) ||
+        tokenizer_read_id(b, g, survey, "tokenizer.ggml.eot_token_id", t, &t->eot) ||
+        tokenizer_read_id(b, g, survey, "tokenizer.ggml.eom_token_id", t, &t->eom) ||
+        tokenizer_read_id(b, g, survey, "tokenizer.ggml.unknown_token_id", t, &t->unknown) ||
         gguf_bool(b, g, GGUF_WHOLE_WORDS, &found, &t->whole_words) ||
         gguf_bool(b, g, "tokenizer.ggml.add_space_prefix", &found, &t->space_prefix) ||
         gguf_bool(b, g, GGUF_PREFIX_ONCE, &found, &t->prefix_once) ||
@@ -548,17 +557,19 @@ static cairn_status tokenizer_no_rule(base *b, const gguf *g, const char *pre, s
 }
 
 /* A model of SentencePiece may say how characters are replaced first; only that none is has code. */
-static cairn_status tokenizer_check_charsmap(base *b, const gguf *g) {
+static cairn_status tokenizer_check_charsmap(base *b, const gguf *g, model_survey *survey) {
     static const char *const key = "tokenizer.ggml.precompiled_charsmap";
     gguf_list list = {0, 0, NULL};
     bool found;
     if (gguf_array(b, g, key, &found, GGUF_U8, &list)) return b->status;
-    return list.count ? base_fail(b, CAIRN_UNSUPPORTED, "%s: %s replaces characters (a normalization "
-                                  "such as nmt_nfkc); identity is supported", g->path, key) : CAIRN_OK;
+    if (!list.count) return CAIRN_OK;
+    return survey_go_on(b, survey, base_fail(b, CAIRN_UNSUPPORTED, "%s: %s replaces characters (a "
+                                             "normalization such as nmt_nfkc); identity is supported",
+                                             g->path, key));
 }
 
 /* What the vocabulary is: t->rule, t->unigram. */
-static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
+static cairn_status tokenizer_read_pre(base *b, const gguf *g, model_survey *survey, tokenizer *t) {
     const char *model = "", *pre = "";
     size_t model_bytes = 0, pre_bytes = 0;
     bool found;
@@ -567,36 +578,41 @@ static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
         return b->status;
     t->unigram = model_bytes == 2 && !memcmp(model, "t5", 2);
     if (t->unigram || (model_bytes == 5 && !memcmp(model, "llama", 5)))
-        return tokenizer_check_charsmap(b, g);
+        return tokenizer_check_charsmap(b, g, survey);
     if (model_bytes != 4 || memcmp(model, "gpt2", 4) != 0)
         return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.model is '%.*s'; supported: "
                          "gpt2 (byte-level BPE), llama (SentencePiece), t5 (its unigram models)", g->path,
                          (int)(model_bytes < 64 ? model_bytes : 64), model);
-    t->rule = tokenizer_rule_find(pre, pre_bytes);
-    return t->rule ? CAIRN_OK : tokenizer_no_rule(b, g, pre, pre_bytes);
+    if ((t->rule = tokenizer_rule_find(pre, pre_bytes)) != NULL) return CAIRN_OK;
+    t->rule = tokenizer_rules; /* for a survey any will do: the tables are those of BPE */
+    return survey_go_on(b, survey, tokenizer_no_rule(b, g, pre, pre_bytes));
 }
 
-static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
-                                        tokenizer *t); /* chat.c */
-static cairn_status tokenizer_find_marks(base *b, tokenizer *t);    /* chat.c */
+static cairn_status tokenizer_read_template(base *b, const gguf *g, tokenizer *t); /* these in chat.c */
+static void tokenizer_control_chat(const tokenizer_index *index, tokenizer *t);
+static cairn_status tokenizer_find_marks(base *b, tokenizer *t);
 
-static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index *index,
-                                   tokenizer *t) {
+/* After the pieces it is known what is a control token. */
+static cairn_status tokenizer_read(base *b, const gguf *g, model_survey *survey,
+                                   const tokenizer_index *index, tokenizer *t) {
     tokenizer_alphabet alphabet;
     bool by_merges;
     tokenizer_make_alphabet(&alphabet);
     /* SentencePiece's vocabulary as tokenizer.json has it goes by merges */
     by_merges = t->rule || (!t->unigram && !gguf_has(g, "tokenizer.ggml.scores") &&
                             gguf_has(g, "tokenizer.ggml.merges"));
-    if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, t) ||
-        tokenizer_read_chat(b, g, index, t) || /* from here on it is known what is a control token */
-        (by_merges ? tokenizer_read_merges(b, g, index, t) : tokenizer_read_scores(b, g, t)) ||
+    if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, survey, t))
+        return b->status;
+    tokenizer_control_chat(index, t);
+    if (survey_go_on(b, survey, by_merges ? tokenizer_read_merges(b, g, index, t)
+                                          : tokenizer_read_scores(b, g, t)) ||
         ((!t->rule || t->whole_words) && tokenizer_index_texts(b, t)))
         return b->status;
     if (t->rule) tokenizer_read_bytes(&alphabet, index, t);
     else tokenizer_read_byte_tokens(index, t);
-    return tokenizer_read_specials(b, t) || tokenizer_read_strips(b, g, t) ? b->status
-                                                                            : tokenizer_find_marks(b, t);
+    if (survey_go_on(b, survey, tokenizer_read_specials(b, t)) || tokenizer_read_strips(b, g, t))
+        return b->status;
+    return survey ? CAIRN_OK : tokenizer_find_marks(b, t); /* which needs all tables */
 }
 
 static void tokenizer_close(base *b, tokenizer *t) {
@@ -615,21 +631,36 @@ static void tokenizer_close(base *b, tokenizer *t) {
     memset(t, 0, sizeof *t);
 }
 
-static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
+/* On failure *t is half made. */
+static cairn_status tokenizer_make(base *b, const gguf *g, model_survey *survey, tokenizer *t) {
     gguf_list list;
     tokenizer_index index;
     cairn_status status;
     memset(t, 0, sizeof *t);
     memset(&index, 0, sizeof index);
-    if (tokenizer_read_pre(b, g, t)) return b->status;
+    if (survey_go_on(b, survey, tokenizer_read_template(b, g, t)) || tokenizer_read_pre(b, g, survey, t))
+        return b->status;
     if (gguf_array(b, g, "tokenizer.ggml.tokens", NULL, GGUF_STRING, &list)) return b->status;
     if (list.count == 0 || list.count > INT32_MAX / 2)
         return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.tokens has %llu entries", g->path,
                          (unsigned long long)list.count);
     t->vocab = (int32_t)list.count;
     status = tokenizer_index_open(b, list, &index);
-    if (!status) status = tokenizer_read(b, g, &index, t);
+    if (!status) status = tokenizer_read(b, g, survey, &index, t);
     tokenizer_index_free(b, &index, (size_t)t->vocab);
+    return status;
+}
+
+static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
+    cairn_status status = tokenizer_make(b, g, NULL, t);
     if (status) tokenizer_close(b, t);
+    return status;
+}
+
+static cairn_status tokenizer_survey(base *b, const gguf *g, model_survey *survey, bool *knows_chat) {
+    tokenizer t;
+    cairn_status status = tokenizer_make(b, g, survey, &t);
+    *knows_chat = t.has_chat;
+    tokenizer_close(b, &t);
     return status;
 }

@@ -83,6 +83,9 @@ typedef struct tokenizer {
 
 /* Makes the tables; the file may be closed afterwards. On failure *t is empty. */
 static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t);
+/* Tells what speaks against it, but for what ends the reading, which is the status; and whether its chat
+ * template is of a known family. Nothing is kept. */
+static cairn_status tokenizer_survey(base *b, const gguf *g, model_survey *survey, bool *knows_chat);
 /* Frees what tokenizer_open took; also after it failed, and for one of all zero. */
 static void tokenizer_close(base *b, tokenizer *t);
 /* The byte that a text of SentencePiece such as "<0x0A>" stands for; -1: none. */
@@ -128,7 +131,6 @@ static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t 
 /* ---- template.c, chat.c ---------------------------------------------------------------------- */
 typedef struct tokenizer_message { const char *role, *content; size_t content_bytes; } tokenizer_message;
 
-static bool tokenizer_knows_chat(base *b, const gguf *g); /* its template is of a known family */
 /* Takes this format instead of the file's: the texts before and after messages of CHAT_ROLES roles,
  * which must outlive *t; before NULL: no turn of that role (only the system may have none). Out of
  * memory *t has no format. */
