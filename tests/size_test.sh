@@ -1,4 +1,4 @@
-# The runtime's code and constants without kernels and Lua stay under 849 KiB: 400 before five more
+# The runtime's code and constants without kernels and Lua stay under 851 KiB: 400 before five more
 # block formats on three vector levels and the table of the ops' arguments, 464 before eight families
 # of models, their tokenizers and chat templates, and the loop that serves many sessions, 496 before
 # folders of Hugging Face, grammars, the token indexer, attention of every type, and activations of 8
@@ -11,13 +11,14 @@
 # for a row alone, and latents by wgmma, 840 before blocks for prompts of few rows, pages that the GPU's
 # layers read in a profile, and ranges of NVTX, 844 before keys that nothing reads were refused, checks told
 # all that speaks against a file, and requests took the pages of idle sessions, 847 before first tokens had
-# deadlines, loads could be cancelled, and tokenizers told all that speaks against them.
+# deadlines, loads could be cancelled, and tokenizers told all that speaks against them, 849 before steps of
+# many rows attended by chains of runs, and adapters' configs that mean something else were refused by name.
 . tests/tap.sh
 
 check "it compiles" without_lua
 text=$(size "$(without_lua)" | awk 'NR == 2 { print $1 }')
 kernels=$(find kernels_src -type f -exec cat {} + | wc -c)
 echo "# text $text bytes, kernel sources $kernels bytes of it"
-check "text without kernels is $((text - kernels)) bytes, at most 869376" \
-    [ $((text - kernels)) -le 869376 ]
+check "text without kernels is $((text - kernels)) bytes, at most 871424" \
+    [ $((text - kernels)) -le 871424 ]
 tap_done

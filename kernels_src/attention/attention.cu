@@ -179,7 +179,7 @@ CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, const
     const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit;
     const int64_t first = (slot * at.runs(p) + run) * at.most;
     merge_warps(
-        memory, parts, step, at.count,
+        (const f32x2 *)(memory + TOTALS_AT), parts, step, at.count,
         [&](int m, int d, f32x4 v) { *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v; },
         [&](int m, float top, float total) {
             ((f32x2 *)p.sums)[first + m] = f32x2{top, total};
@@ -212,10 +212,11 @@ CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache,
     if constexpr (CHAINED) {
 #pragma unroll 1
         while (begin < end) {
-            float *parts = (float *)(memory + CHAIN_AT) + warp_id() * ROWS * DIM;
             const int stop = min_of(begin + place_of(memory)->run, end);
-            attend_chunks(cache, value_step, memory, begin, stop, end, parts, at.count, factor, piece,
-                          keys, last, adjust);
+            attend_chunks<true>(
+                cache, value_step, memory, begin, stop, end, at.count, factor, piece, keys, last, adjust,
+                [&] { return (float *)(memory + CHAIN_AT) + warp_id() * ROWS * DIM; },
+                [&] { return (f32x2 *)(memory + TOTALS_AT); });
             block_sync();
             put_run(p, at, begin / place_of(memory)->run, memory + CHAIN_AT, ROWS * DIM * 4, memory);
             begin = stop;

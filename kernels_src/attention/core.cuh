@@ -365,10 +365,9 @@ CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned
 
 /* ---- a run ---- */
 
-/* The sums of a warp's rows into `part` and to the other warps. */
+/* The sums of a warp's rows into `part` and, (m, l) of them, to the other warps. totals: [row, warp] */
 template <class Store, class Scales>
-CAIRN_INLINE void put_sums(const running &r, const Scales &scales, int count, float *part,
-                           unsigned char *memory) {
+CAIRN_INLINE void put_sums(const running &r, const Scales &scales, int count, float *part, f32x2 *totals) {
     const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -381,9 +380,7 @@ CAIRN_INLINE void put_sums(const running &r, const Scales &scales, int count, fl
             if (Store::TURNED) v = f32x2{r.o[n & ~1][h + n % 2], r.o[n | 1][h + n % 2]};
             *(f32x2 *)(part + part_at(m, d)) = f32x2{scales.whole(v.x), scales.whole(v.y)};
         }
-        if (t == 0)
-            ((f32x2 *)(memory + TOTALS_AT))[m * CORE_WARPS + warp_id()] =
-                f32x2{r.top[half], r.total[half]};
+        if (t == 0) totals[m * CORE_WARPS + warp_id()] = f32x2{r.top[half], r.total[half]};
     }
 }
 
@@ -419,17 +416,17 @@ CAIRN_INLINE void begin_chunks(Cache cache, int value_step, unsigned char *memor
  * group of copies for keys and one for values. keys.find(chunk, piece), after keys.reach(chunk): the
  * warp's pieces of a chunk; piece: those of the chunks that are there. last(piece, m): the last of
  * its keys that row m sees; adjust(chunk, piece, s): what becomes of the scores s of score_keys.
- * Chunks from `end` up to `stop` are fetched ahead, and lie there as the first did when the next
- * such call begins: then the warp's sums do not lie over its keys but at `parts`. */
-template <class Cache, class Keys, class Last, class Adjust>
+ * RUN_AFTER_RUN: chunks from `end` up to `stop` are fetched ahead, and lie there as the first did when the next
+ * such call begins: then the warp's sums must not lie over its keys. parts(), totals(): where put_sums is to
+ * put them. */
+template <bool RUN_AFTER_RUN, class Cache, class Keys, class Last, class Adjust, class Parts, class Totals>
 CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memory, int first,
-                                int end, int stop, float *parts, int count, float factor,
-                                key_piece *piece, Keys &keys, Last last, Adjust adjust) {
+                                int end, int stop, int count, float factor, key_piece *piece, Keys &keys,
+                                Last last, Adjust adjust, Parts parts, Totals totals) {
     typedef typename store_of<Cache>::type Store;
     constexpr int STAGES = Store::STAGES, PENDING = 2 * STAGES - 1;
     const int g = lane_id() / 4, t = lane_id() % 4;
     const no_skip none;
-    const bool chained = parts != nullptr;
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
     typename Store::Scales scales(memory);
     running r;
@@ -440,7 +437,7 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
         uint32_t weights[WARP_KEYS / 4] = {};
         const int stage = chunk % STAGES;
         unsigned char *at = mine + stage * (KEYS_BYTES / STAGES);
-        if (chained || chunk > first) {
+        if (RUN_AFTER_RUN || chunk > first) {
             copy_async_wait<PENDING>(); /* its keys are here, its values may be under way */
             warp_sync();
         }
@@ -474,7 +471,7 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
             if (half) fold_scores<WARP_KEYS>(r, s, 1, seen, factor, weights, scales);
             else fold_scores<WARP_KEYS>(r, s, 0, seen, factor, weights, scales);
         }
-        if (STAGES == 1 && (chained || chunk > first)) {
+        if (STAGES == 1 && (RUN_AFTER_RUN || chunk > first)) {
             copy_async_wait<PENDING>();
             warp_sync();
         }
@@ -490,7 +487,7 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
         }
         copy_async_commit();
     }
-    put_sums<Store>(r, scales, count, chained ? parts : (float *)mine, memory);
+    put_sums<Store>(r, scales, count, parts(), totals());
     warp_sync();
 }
 
@@ -498,8 +495,10 @@ template <class Cache, class Keys, class Last, class Adjust>
 CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
                              int count, float factor, key_piece *piece, Keys &keys, Last last,
                              Adjust adjust) {
-    attend_chunks(cache, value_step, memory, first, end, end, nullptr, count, factor, piece, keys,
-                  last, adjust);
+    attend_chunks<false>(
+        cache, value_step, memory, first, end, end, count, factor, piece, keys, last, adjust,
+        [&] { return (float *)(memory + warp_id() * 2 * KEYS_BYTES); },
+        [&] { return (f32x2 *)(memory + TOTALS_AT); });
 }
 
 template <class Cache, class Keys, class Last>
@@ -511,14 +510,14 @@ CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory,
 
 /* Merges what the warps left, after a block_sync: values(m, d, v), of dimensions d to d + 3, and sums(m, top,
  * total) once for every row. All threads. parts, step: where the first warp's sums lie, and the next ones'
- * from it. */
+ * from it; totals: of put_sums. */
 template <class Values, class Sums>
-CAIRN_INLINE void merge_warps(const unsigned char *memory, const unsigned char *parts, int step,
-                              int count, Values values, Sums sums) {
+CAIRN_INLINE void merge_warps(const f32x2 *totals, const unsigned char *parts, int step, int count,
+                              Values values, Sums sums) {
 #pragma unroll 1
     for (int i = thread_id(); i < count * (HEAD_DIM / 4); i += block_threads()) {
         const int m = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
-        const f32x2 *own = (const f32x2 *)(memory + TOTALS_AT) + m * CORE_WARPS;
+        const f32x2 *own = totals + m * CORE_WARPS;
         float top = NOTHING, total = 0.0f;
         f32x4 v = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
@@ -538,7 +537,7 @@ CAIRN_INLINE void merge_warps(const unsigned char *memory, const unsigned char *
 
 template <class Values, class Sums>
 CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Values values, Sums sums) {
-    merge_warps(memory, memory, 2 * KEYS_BYTES, count, values, sums);
+    merge_warps((const f32x2 *)(memory + TOTALS_AT), memory, 2 * KEYS_BYTES, count, values, sums);
 }
 
 /* ---- the merge of runs: o = sum_c 2^(m_c - m) o_c / l ----

@@ -122,10 +122,12 @@ CAIRN_LAYOUT int layout_chain_bytes(int dim) {
     return layout_warps(dim) * LAYOUT_CHAIN_ROWS * layout_width(dim) * 4;
 }
 
-/* The same of the chains of a step, whose tiles are of `heads` queries; up to so many. */
+/* The same of the chains of a step, whose tiles are of `heads` queries; up to so many: with the warps' (m, l),
+ * twice where two blocks share a multiprocessor nevertheless. */
 enum { LAYOUT_STEP_CHAIN_HEADS = 8 };
+CAIRN_LAYOUT int layout_step_chain_places(int heads) { return heads <= 4 ? 2 : 1; }
 CAIRN_LAYOUT int layout_step_chain_bytes(int heads, int dim) {
-    return layout_warps(dim) * heads * layout_width(dim) * 4;
+    return layout_step_chain_places(heads) * layout_warps(dim) * heads * (layout_width(dim) * 4 + 8);
 }
 
 /* Runs of so many chunks that one block takes. */

@@ -247,13 +247,13 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
 
 /* Merges what the warps left, a warp's sums `step` bytes from the next one's, and hands it on. */
 CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,
-                             const unsigned char *memory, const unsigned char *parts, int step, int count) {
+                             const f32x2 *totals, const unsigned char *parts, int step, int count) {
     auto at = [&](int m) {
         const int row = first + m / SHARE, head = first_head(share) + m % SHARE;
         return part_of(p, run, row) * HEADS + head;
     };
     merge_warps(
-        memory, parts, step, count,
+        totals, parts, step, count,
         [&](int m, int d, f32x4 v) { send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v); },
         [&](int m, float top, float total) {
             send((float *)(layer + SUMS_AT) + at(m) * 2, top);
@@ -263,29 +263,33 @@ CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run
 
 CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,
                              const unsigned char *memory, int count) {
-    send_parts(p, first, share, run, layer, memory, memory, 2 * KEYS_BYTES, count);
+    send_parts(p, first, share, run, layer, (const f32x2 *)(memory + TOTALS_AT), memory, 2 * KEYS_BYTES, count);
 }
 
-/* The runs of a block that takes several. All threads, behind a block_sync. */
+/* The runs of a block that takes several. The warps' sums of one are merged while the next one's come to
+ * another place, where there are two. All threads, behind a block_sync. */
 template <class Keys, class Last, class Hide>
 CAIRN_INLINE void attend_chain(const step_params &p, const attend_item &item, step_cache cache, uint8_t *layer,
                                unsigned char *memory, key_piece *piece, Keys &keys, Last last, Hide hide) {
-    constexpr int STEP = SHARE * DIM; /* floats */
+    constexpr int STEP = SHARE * DIM, PLACES = layout_step_chain_places(SHARE); /* STEP: floats */
+    constexpr int PLACE = layout_step_chain_bytes(SHARE, HEAD_DIM) / PLACES;
     const attend_place &place = *(const attend_place *)(memory + WORDS_AT);
     const int end = item.end(p), run = run_of(p, item.position), count = share_heads(item.share);
-    float *parts = (float *)(memory + CHAIN_AT) + warp_id() * STEP;
     int begin = item.begin(p);
 #pragma unroll 1
     for (int number = 0; begin < end; number++) {
         const int stop = min_of(begin + run, end);
+        const auto parts = [&] { return (float *)(memory + CHAIN_AT + number % PLACES * PLACE); };
+        const auto totals = [&] { return (f32x2 *)(parts() + CORE_WARPS * STEP); };
         if (warp_id() < CORE_WARPS)
-            attend_chunks(cache, VALUE_STEP, memory, begin, stop, end, parts, count, score_scale(p), piece,
-                          keys, last, hide);
+            attend_chunks<true>(
+                cache, VALUE_STEP, memory, begin, stop, end, count, score_scale(p), piece, keys, last, hide,
+                [&] { return parts() + warp_id() * STEP; }, totals);
         block_sync();
-        send_parts(p, place.first, place.share, place.run + number, layer, memory, memory + CHAIN_AT,
-                   STEP * 4, count);
+        send_parts(p, place.first, place.share, place.run + number, layer, totals(),
+                   (const unsigned char *)parts(), STEP * 4, count);
         begin = stop;
-        block_sync();
+        if (PLACES == 1) block_sync();
     }
 }
 

@@ -1,8 +1,8 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. Its state is here;
  * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c and
  * cuda_joined.c, memory, weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in
- * cuda_rows.c (its input), cuda_chain.c, cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and cuda_run.c, which
- * cuts a batch for them.
+ * cuda_rows.c (its input), cuda_chain.c, cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and
+ * cuda_run.c, which cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
  * the flow kernel, one launch for all layers (kernels_src/step/step.cu), which there is for all attention,
