@@ -257,6 +257,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_draft.c"
 #include "runtime/forward/cuda_adapters.c"
 #include "runtime/forward/cuda_rows.c"
+#include "runtime/forward/cuda_bands.c"
 #include "runtime/forward/cuda_chain.c"
 #include "runtime/forward/cuda_launch.c"
 #include "runtime/forward/cuda_step.c"

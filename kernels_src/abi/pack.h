@@ -37,9 +37,11 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
        PACK_Q5_0 = 36, PACK_Q5_1 = 37, PACK_Q4_K = 38, PACK_Q5_K = 39, PACK_Q6_K = 40,
        RAW = 64 /* and a block type of GGUF: its blocks as they are (dense/raw.cuh) */ };
 
-/* Shared memory of a block of dense/product.cuh; and behind that where the parts of K are spread over the
- * blocks of a cluster: sums of so many tiles and parts. */
-enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 256 + 76 * 1024,
+/* Shared memory of a block of dense/product.cuh, of one band of eight rows and of two; and behind that where
+ * the parts of K are spread over the blocks of a cluster: sums of so many tiles and parts, for each band. */
+enum { PRODUCT_FIXED = (4 * 8 + 8 + 1) * 512 + 384, PRODUCT_RING = 76 * 1024, PRODUCT_BANDS_RING = 152 * 1024,
+       PRODUCT_SHARED = PRODUCT_FIXED + PRODUCT_RING,
+       PRODUCT_BANDS_SHARED = 2 * PRODUCT_FIXED + PRODUCT_BANDS_RING,
        PRODUCT_CLUSTER = 16, /* blocks at most */
        PRODUCT_SPREAD = 20, PRODUCT_SPREAD_SHARED = PRODUCT_SPREAD * 512 };
 

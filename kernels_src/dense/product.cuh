@@ -1,13 +1,14 @@
-/* dense/product.cuh: the product of packed weights with up to eight rows, at the speed of memory.
+/* dense/product.cuh: the product of packed weights with a few rows, at the speed of memory.
  *
  *   y[row, out] = sum over k of W[out, k] x[row, k]
  *
  * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
  * say how K is cut: into parts, a part into slices of at most 16 units of 32 inputs, one
  * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
- * pass. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
+ * pass: of a band of up to eight rows or, with CAIRN_BANDS 2, of two, for which weights are read and expanded
+ * once; then it has the registers of a whole multiprocessor. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
  * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
- * input is awaited. The sums of a tile meet in shared memory; one warp adds them up and hands the
+ * input is awaited. The sums of a tile meet in shared memory; some warps add them up and hand the
  * outputs on while the others go on to the next tiles.
  *
  * Numerics: weights enter mma m16n8k16 as exact small integers (f16 subnormals: n stands for
@@ -23,9 +24,15 @@
 
 #include "dense/packed.cuh"
 
-constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
-constexpr int RING_BYTES = 76 * 1024;   /* of all warps: two blocks share a multiprocessor */
+constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP;
+#ifndef CAIRN_BANDS
+#define CAIRN_BANDS 1
+#endif
+constexpr int BANDS = CAIRN_BANDS, PRODUCT_COLUMNS = 8 * BANDS; /* rows at a time, in bands of eight */
+/* Of all warps: two blocks share a multiprocessor, of two bands one has it. */
+constexpr int RING_BYTES = BANDS == 1 ? PRODUCT_RING : PRODUCT_BANDS_RING;
 constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
+constexpr int MEETING_BARRIERS = 4 * MEETINGS;     /* of all teams of several warps */
 
 /* ---- how K is cut ---- */
 
@@ -56,17 +63,18 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr bool product_spreads() 
 
 /* ---- where a lane's x lies ---- */
 
-/* Of up to eight rows: row g, unit after unit. */
-struct rows_place {
-    static constexpr int STEP = 1; /* units from one to the next */
+/* Of a band of up to eight rows: row g, unit after unit. */
+template <int NUMBER> struct band_place {
+    static constexpr int BAND = NUMBER, STEP = 1; /* STEP: units from one to the next */
     static constexpr bool AIMED = false, WHOLE = false;
-    CAIRN_METHOD int row() { return lane_id() / 4; }
+    CAIRN_METHOD int row() { return BAND * 8 + lane_id() / 4; }
     CAIRN_METHOD int unit() { return 0; }
     CAIRN_METHOD bool mine() { return true; }
-    static constexpr int FACTORS = 1;                   /* so many alike the warp leaves, */
-    CAIRN_METHOD int factor() { return warp_id(); }    /* of this row, */
-    CAIRN_METHOD int factor_at() { return warp_id(); } /* from here on */
+    static constexpr int FACTORS = 1;                               /* so many alike the warp leaves, */
+    CAIRN_METHOD int factor() { return BAND * 8 + warp_id(); }    /* of this row, */
+    CAIRN_METHOD int factor_at() { return BAND * 8 + warp_id(); } /* from here on */
 };
+typedef band_place<0> rows_place;
 
 /* Of a row alone the eight columns of a product have units of their own, those of a group: column c
  * unit c, of Q6_K the half c % 2 of unit c / 2. So x takes four registers a group, and what a lane
@@ -76,7 +84,7 @@ template <int FORMAT, int INPUTS> struct alone_place {
     static constexpr int G = cut::GROUP;
     static constexpr bool HALVES = FORMAT == PACK_Q6_K;
     static constexpr bool AIMED = true, WHOLE = cut::EVEN; /* no unit is behind the last */
-    static constexpr int STEP = G;
+    static constexpr int BAND = 0, STEP = G;
     CAIRN_METHOD int row() { return 0; }
     CAIRN_METHOD int unit() { return lane_id() / (HALVES ? 8 : 4); }
     CAIRN_METHOD bool mine() {
@@ -116,6 +124,11 @@ CAIRN_INLINE float scale_of(const uint32_t *s, int u) {
     f32x2 v = unpack_f16x2(s[u / 2]);
     return u % 2 ? v.y : v.x;
 }
+
+/* A lane's sums of x, of each band. */
+struct band_sums {
+    u32x2 of[BANDS];
+};
 
 /* What a lane holds of a group's sums of x as B operand: units 2t, 2t + 1 (or the one) of column g,
  * as f16 and what f16 left of them; lanes behind the units hold nothing. */
@@ -163,30 +176,28 @@ CAIRN_INLINE void keep_pair(float *v, const float *first, const float *second, i
     v[2] = mine ? first[2] : v[2], v[3] = mine ? second[3] : v[3];
 }
 
-/* sum += s[row, unit] xs[unit, column] over the group, in units of a sum; scales: the lane's, two
+/* sum[band] += s[row, unit] xs[unit, column] over the group, by `low` and `high`; scales: the lane's, two
  * units of rows g and g + 8, zero where it has none. A is the scales twice, once for what f16 left. */
 template <int G>
-CAIRN_INLINE void add_sums(float *sum, float low, float high, const uint32_t *scales,
-                           const u32x2 *xs) {
+CAIRN_INLINE void add_sums(float (*sum)[4], float low, float high, const uint32_t *scales, const band_sums *xs) {
     const uint32_t a[4] = {scales[0], scales[1], scales[0], scales[1]};
-    u32x2 sums = {0, 0};
-    if (low_part<G>::mine()) sums = xs[low_part<G>::at()];
-    const uint32_t b[2] = {sums.x, sums.y};
-    float d[4] = {};
-    mma_f16(d, a, b);
-    add_scaled(sum, d, 32.0f / low, 32.0f / high);
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+        u32x2 sums = {0, 0};
+        if (low_part<G>::mine()) sums = xs[low_part<G>::at()].of[band];
+        const uint32_t b[2] = {sums.x, sums.y};
+        float d[4] = {};
+        mma_f16(d, a, b);
+        add_scaled(sum[band], d, low, high);
+    }
 }
 
-/* sum += s[row, unit] xs[unit, column] over the group, in units of a sum: A is the scales twice,
- * once for what f16 left. s: [16 rows: g then g + 8][G] */
+/* The same of s: [16 rows: g then g + 8][G]. */
 template <int G>
-CAIRN_INLINE void add_low(float *sum, float low, float high, const unsigned char *s,
-                          const u32x2 *xs) {
+CAIRN_INLINE void add_low(float (*sum)[4], float low, float high, const unsigned char *s, const band_sums *xs) {
     const int g = lane_id() / 4, t = lane_id() % 4;
-    uint32_t a[4] = {};
-    u32x2 sums = {0, 0};
+    uint32_t a[2] = {};
     if (low_part<G>::mine()) {
-        sums = xs[low_part<G>::at()];
         if constexpr (G == 1) {
             a[0] = *(const uint16_t *)(s + g * 4);
             a[1] = *(const uint16_t *)(s + g * 4 + 2);
@@ -195,11 +206,7 @@ CAIRN_INLINE void add_low(float *sum, float low, float high, const unsigned char
             a[1] = *(const uint32_t *)(s + g * (4 * G) + 2 * G + t * 4);
         }
     }
-    a[2] = a[0], a[3] = a[1];
-    const uint32_t b[2] = {sums.x, sums.y};
-    float d[4] = {};
-    mma_f16(d, a, b);
-    add_scaled(sum, d, 32.0f / low, 32.0f / high);
+    add_sums<G>(sum, 32.0f / low, 32.0f / high, a, xs);
 }
 
 /* As add_low, for a row alone. */
@@ -229,16 +236,28 @@ template <int G> CAIRN_INLINE void load_words(const unsigned char *group, int pa
     }
 }
 
-/* One unit of nibbles: two words, each [bits 0-3: row g, 4-7: row g + 8] in bytes; the product of
- * row g + 8 comes out 16 times too large. */
-CAIRN_INLINE void multiply_nibbles(float *d, const uint32_t *w, const uint32_t *b) {
+/* A warp's x, of each band: [unit], four words a lane. */
+template <int UNITS> struct band_operands {
+    uint32_t of[BANDS][UNITS][4];
+};
+
+/* d[band] += a x, of k-step s of unit u. */
+template <int UNITS>
+CAIRN_INLINE void multiply_bands(float (*d)[4], const uint32_t *a, const band_operands<UNITS> &b, int u, int s) {
 #pragma unroll
-    for (int s = 0; s < 2; s++) {
-        uint32_t next = w[s] >> 8;
-        uint32_t a[4] = {w[s] & 0x000f000fu, w[s] & 0x00f000f0u, next & 0x000f000fu,
-                         next & 0x00f000f0u};
-        mma_f16(d, a, b + 2 * s);
-    }
+    for (int band = 0; band < BANDS; band++) mma_f16(d[band], a, b.of[band][u] + 2 * s);
+}
+CAIRN_INLINE void scale_bands(float (*sum)[4], const float (*d)[4], float low, float high) {
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) add_scaled(sum[band], d[band], low, high);
+}
+
+/* One unit of nibbles as an operand: two words, each [bits 0-3: row g, 4-7: row g + 8] in bytes; the
+ * product of row g + 8 comes out 16 times too large. */
+CAIRN_INLINE void nibbles_operand(const uint32_t *w, int s, uint32_t *a) {
+    const uint32_t next = w[s] >> 8;
+    a[0] = w[s] & 0x000f000fu, a[1] = w[s] & 0x00f000f0u;
+    a[2] = next & 0x000f000fu, a[3] = next & 0x00f000f0u;
 }
 
 /* The same with upper bits, as an operand: of row g bits 4.., of row g + 8 bits 8... MIDDLE is taken
@@ -256,28 +275,28 @@ CAIRN_INLINE void load_operand(const uint32_t *w, uint32_t plane, int s, uint32_
         if (MIDDLE) a[i + 1] = sub_f16x2(a[i + 1], MIDDLE * 0x100010u);
     }
 }
-template <int UPPER>
-CAIRN_INLINE void multiply_upper(float *d, const uint32_t *w, uint32_t plane, const uint32_t *b) {
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-        uint32_t a[4];
-        load_operand<UPPER, 0>(w, plane, s, a);
-        mma_f16(d, a, b + 2 * s);
-    }
-}
-
 /* Fifth bits of a pair of units of a lane. */
 template <int G> CAIRN_INLINE uint32_t load_fifth(const unsigned char *plane, int pair) {
     if constexpr (G >= 2) return ((const uint32_t *)(plane + pair * 128))[lane_anew()];
     else return byte_permute(((const uint16_t *)plane)[lane_id()], 0, 0x4140u);
 }
 
-/* One unit of a pair's nibbles, with fifth bits where there are any. */
+/* Unit i of a pair's nibbles, k-step s, with fifth bits where there are any. */
 template <int UPPER>
-CAIRN_INLINE void multiply_unit(float *d, const uint32_t *w, uint32_t plane, int u,
-                                const uint32_t *b) {
-    if constexpr (UPPER == 0) multiply_nibbles(d, w, b);
-    else multiply_upper<UPPER>(d, w, u ? plane >> 8 : plane, b);
+CAIRN_INLINE void unit_operand(const uint32_t *w, uint32_t plane, int i, int s, uint32_t *a) {
+    if constexpr (UPPER == 0) nibbles_operand(w + 2 * i, s, a);
+    else load_operand<UPPER, 0>(w + 2 * i, i ? plane >> 8 : plane, s, a);
+}
+
+template <int UPPER, int UNITS>
+CAIRN_INLINE void multiply_unit(float (*d)[4], const uint32_t *w, uint32_t plane, int i,
+                                const band_operands<UNITS> &b, int u) {
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        uint32_t a[4];
+        unit_operand<UPPER>(w, plane, i, s, a);
+        multiply_bands(d, a, b, u, s);
+    }
 }
 
 template <int FORMAT, int G> struct group_of;
@@ -292,7 +311,13 @@ CAIRN_INLINE void multiply_pairs(float *v, const unsigned char *group, const uin
         load_words<G>(group, first / 2, w);
         if (UPPER) plane = load_fifth<G>(group + G * 256, first / 2);
 #pragma unroll
-        for (int i = 0; i < min_of(G, 2); i++) multiply_unit<UPPER>(d[i], w + 2 * i, plane, i, b);
+        for (int i = 0; i < min_of(G, 2); i++)
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                uint32_t a[4];
+                unit_operand<UPPER>(w, plane, i, s, a);
+                mma_f16(d[i], a, b + 2 * s);
+            }
         if (first == 0) v[0] = d[0][0], v[1] = d[1][1], v[2] = d[0][2], v[3] = d[1][3];
         else keep_pair(v, d[0], d[1], first / 2);
     }
@@ -301,7 +326,8 @@ CAIRN_INLINE void multiply_pairs(float *v, const unsigned char *group, const uin
 /* MOST: units whose scales are loaded at once, as many as registers allow. */
 template <int G, int UPPER, int MOST> struct nibble_group {
     static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
-    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+    template <int UNITS>
+    CAIRN_METHOD void add(float (*sum)[4], const unsigned char *group, const band_operands<UNITS> &b, int from) {
         constexpr int FEW = min_of(G, 2); /* units at a time: registers are scarce */
         constexpr int MANY = min_of(G, MOST);
         uint32_t lows[4], highs[4];
@@ -320,9 +346,9 @@ template <int G, int UPPER, int MOST> struct nibble_group {
             if (UPPER) plane = load_fifth<G>(group + G * 256, first / 2);
 #pragma unroll
             for (int i = 0; i < FEW; i++) {
-                float d[4] = {};
-                multiply_unit<UPPER>(d, w + 2 * i, plane, i, b[first + i]);
-                add_scaled(sum, d, scale_of(low, i), scale_of(high, i));
+                float d[BANDS][4] = {};
+                multiply_unit<UPPER>(d, w, plane, i, b, from + first + i);
+                scale_bands(sum, d, scale_of(low, i), scale_of(high, i));
             }
         }
     }
@@ -375,21 +401,18 @@ template <int UPPER> struct super_group {
             ((const uint32_t *)(group + HEADS + 256))[lane_anew() / 4 * 2 + high]);
     }
     /* sum -= dmin times the units' minima times their sums of x. */
-    CAIRN_METHOD void add_minima(float *sum, const unsigned char *group, const u32x2 *xs) {
+    CAIRN_METHOD void add_minima(float (*sum)[4], const unsigned char *group, const band_sums *xs) {
         const unsigned char *heads = group + HEADS + lane_anew() * 8; /* rows g, units 2t, 2t + 1 */
-        const u32x2 two = *(const u32x2 *)heads, sums = xs[low_part<8>::at()];
-        uint32_t a[4] = {byte_permute(two.x, two.y, 0x0602u) & 0x00ff00ffu,
-                         byte_permute(two.x, two.y, 0x0703u) & 0x00ff00ffu, 0, 0};
-        const uint32_t b[2] = {sums.x, sums.y};
-        float d[4] = {};
-        a[2] = a[0], a[3] = a[1];
-        mma_f16(d, a, b);
-        add_scaled(sum, d, factors(group, 0).y * (536870912.0f / LOW),
-                   factors(group, 1).y * (536870912.0f / HIGH));
+        const u32x2 two = *(const u32x2 *)heads;
+        const uint32_t a[2] = {byte_permute(two.x, two.y, 0x0602u) & 0x00ff00ffu,
+                               byte_permute(two.x, two.y, 0x0703u) & 0x00ff00ffu};
+        add_sums<8>(sum, factors(group, 0).y * (536870912.0f / LOW),
+                    factors(group, 1).y * (536870912.0f / HIGH), a, xs);
     }
-    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+    template <int UNITS>
+    CAIRN_METHOD void add(float (*sum)[4], const unsigned char *group, const band_operands<UNITS> &b, int from) {
         const unsigned char *heads = group + HEADS + lane_anew() / 4 * 32;
-        float part[4] = {};
+        float part[BANDS][4] = {};
 #pragma unroll
         for (int first = 0; first < 8; first += 2) {
             uint32_t w[4], plane = 0;
@@ -400,12 +423,12 @@ template <int UPPER> struct super_group {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const f32x2 s = unpack_f16x2(byte_permute(i ? two.y : two.x, 0, 0x4140u));
-                float d[4] = {};
-                multiply_unit<UPPER>(d, w + 2 * i, plane, i, b[first + i]);
-                add_scaled(part, d, s.x, s.y);
+                float d[BANDS][4] = {};
+                multiply_unit<UPPER>(d, w, plane, i, b, from + first + i);
+                scale_bands(part, d, s.x, s.y);
             }
         }
-        add_scaled(sum, part, factors(group, 0).x, factors(group, 1).x);
+        scale_bands(sum, part, factors(group, 0).x, factors(group, 1).x);
     }
     CAIRN_METHOD void add_minima_alone(float &sum, const unsigned char *group, u32x2 xs) {
         const u32x2 two = *(const u32x2 *)(group + HEADS + lane_id() * 8);
@@ -440,38 +463,42 @@ template <> struct group_of<PACK_Q6_K, 4> {
     static constexpr float BIAS = 0.0f, LOW = 16777216.0f, HIGH = 1048576.0f;
     static constexpr int HEADS = 4 * 384;
 
-    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+    template <int UNITS>
+    CAIRN_METHOD void add(float (*sum)[4], const unsigned char *group, const band_operands<UNITS> &b, int from) {
         const u32x4 heads = *(const u32x4 *)(group + HEADS + lane_id() / 4 * 16);
         const uint32_t head[4] = {heads.x, heads.y, heads.z, heads.w};
         const uint32_t second = lane_anew() % 4 / 2 ? ~0u : 0u; /* masked x must not be kept */
-        float part[4] = {};
+        float part[BANDS][4] = {};
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             warp_sync(); /* as above */
             const u32x2 two = ((const u32x2 *)(group + 4 * 256 + u / 2 * 256))[lane_id()];
             uint32_t w[4];
             load_words<4>(group, u / 2, w);
-            float d[2][4] = {};
+            float d[2][BANDS][4] = {};
 #pragma unroll
             for (int s = 0; s < 2; s++) {
-                const uint32_t *x = b[u] + 2 * s;
-                const uint32_t low[2] = {x[0] & ~second, x[1] & ~second};
-                const uint32_t high[2] = {x[0] & second, x[1] & second};
                 uint32_t a[4];
                 load_operand<2, 32>(w + u % 2 * 2, u % 2 ? two.y : two.x, s, a);
-                mma_f16(d[0], a, low);
-                mma_f16(d[1], a, high);
+#pragma unroll
+                for (int band = 0; band < BANDS; band++) {
+                    const uint32_t *x = b.of[band][from + u] + 2 * s;
+                    const uint32_t low[2] = {x[0] & ~second, x[1] & ~second};
+                    const uint32_t high[2] = {x[0] & second, x[1] & second};
+                    mma_f16(d[0][band], a, low);
+                    mma_f16(d[1][band], a, high);
+                }
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const f32x2 s = unpack_f16x2(sub_f16x2(
                     byte_permute(head[u], 0x64646464u, h ? 0x4342u : 0x4140u), 0x64806480u));
-                add_scaled(part, d[h], s.x, s.y);
+                scale_bands(part, d[h], s.x, s.y);
             }
         }
         const f32x2 d = unpack_f16x2(
             ((const uint32_t *)(group + HEADS + 128))[lane_id() / 4]);
-        add_scaled(sum, part, d.x, d.y);
+        scale_bands(sum, part, d.x, d.y);
     }
     CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
                                 float *meet) {
@@ -510,7 +537,8 @@ template <int G> struct group_of<PACK_Q8_0, G> {
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
         return group + G * 512;
     }
-    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+    template <int UNITS>
+    CAIRN_METHOD void add(float (*sum)[4], const unsigned char *group, const band_operands<UNITS> &b, int from) {
         const unsigned char *s = group + G * 512 + lane_id() / 4 * (4 * G);
         uint32_t low[4], high[4];
         load_scales<G>(s, low);
@@ -518,19 +546,21 @@ template <int G> struct group_of<PACK_Q8_0, G> {
 #pragma unroll
         for (int u = 0; u < G; u++) {
             if (u == 2) warp_sync(); /* registers are scarce: no loads far ahead */
-            float d[4] = {};
-            multiply(d, group, u, b[u]);
-            add_scaled(sum, d, scale_of(low, u), scale_of(high, u));
+            uint32_t a[8];
+            float d[BANDS][4] = {};
+            operand(group, u, a);
+            multiply_bands(d, a, b, from + u, 0);
+            multiply_bands(d, a + 4, b, from + u, 1);
+            scale_bands(sum, d, scale_of(low, u), scale_of(high, u));
         }
     }
-    CAIRN_METHOD void multiply(float *d, const unsigned char *group, int u, const uint32_t *b) {
-        u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
-        uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
-                         byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
-                         byte_permute(n.y, 0, 0x4140u), byte_permute(n.w, 0, 0x4140u),
-                         byte_permute(n.y, 0, 0x4342u), byte_permute(n.w, 0, 0x4342u)};
-        mma_f16(d, a, b);
-        mma_f16(d, a + 4, b + 2);
+    /* Of both k-steps of a unit. */
+    CAIRN_METHOD void operand(const unsigned char *group, int u, uint32_t *a) {
+        const u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
+        a[0] = byte_permute(n.x, 0, 0x4140u), a[1] = byte_permute(n.z, 0, 0x4140u);
+        a[2] = byte_permute(n.x, 0, 0x4342u), a[3] = byte_permute(n.z, 0, 0x4342u);
+        a[4] = byte_permute(n.y, 0, 0x4140u), a[5] = byte_permute(n.w, 0, 0x4140u);
+        a[6] = byte_permute(n.y, 0, 0x4342u), a[7] = byte_permute(n.w, 0, 0x4342u);
     }
     CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
                                 float *meet) {
@@ -541,7 +571,12 @@ template <int G> struct group_of<PACK_Q8_0, G> {
         for (int first = 0; first < G; first += 2) {
             float d[2][4] = {};
 #pragma unroll
-            for (int i = 0; i < min_of(G, 2); i++) multiply(d[i], group, first + i, b);
+            for (int i = 0; i < min_of(G, 2); i++) {
+                uint32_t a[8];
+                operand(group, first + i, a);
+                mma_f16(d[i], a, b);
+                mma_f16(d[i], a + 4, b + 2);
+            }
             keep_pair(v, d[0], d[1], first / 2);
         }
         gather_columns<G>(all, v, meet);
@@ -553,14 +588,15 @@ template <int G> struct group_of<PACK_Q8_0, G> {
 template <int G> struct group_of<PACK_F16, G> {
     static constexpr float BIAS = 0.0f, LOW = 1.0f, HIGH = 1.0f;
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) { return group; }
-    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+    template <int UNITS>
+    CAIRN_METHOD void add(float (*sum)[4], const unsigned char *group, const band_operands<UNITS> &b, int from) {
 #pragma unroll
         for (int u = 0; u < G; u++) {
             u32x4 x = *(const u32x4 *)(group + u * 1024 + lane_id() * 16);
             u32x4 y = *(const u32x4 *)(group + u * 1024 + 512 + lane_id() * 16);
             uint32_t a[8] = {x.x, y.x, x.y, y.y, x.z, y.z, x.w, y.w};
-            mma_f16(sum, a, b[u]);
-            mma_f16(sum, a + 4, b[u] + 2);
+            multiply_bands(sum, a, b, from + u, 0);
+            multiply_bands(sum, a + 4, b, from + u, 1);
         }
     }
 };
@@ -568,7 +604,7 @@ template <int G> struct group_of<PACK_F16, G> {
 /* bias times the sum of x of each unit, for add_low; divided by 32, so that 32 of the largest f16
  * fit. Row u of A has ones for unit u alone, so that the products leave unit g of columns 2t, 2t + 1
  * in a lane. */
-template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias, u32x2 *xs) {
+template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias, int band, band_sums *xs) {
     float d[4] = {};
 #pragma unroll
     for (int u = 0; u < G; u++) {
@@ -583,9 +619,10 @@ template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias,
     const uint32_t rest = pack_f16x2(low - kept.x, high - kept.y);
     const int g = lane_anew() / 4, t = lane_anew() % 4;
     if (g >= max_of(G, 2)) return; /* of one unit the second is zero */
-    uint16_t *to = (uint16_t *)(xs + g / 2 * 8 + 2 * t) + g % 2;
+    uint16_t *to = (uint16_t *)&xs[g / 2 * 8 + 2 * t].of[band] + g % 2;
+    uint16_t *next = (uint16_t *)&xs[g / 2 * 8 + 2 * t + 1].of[band] + g % 2;
     to[0] = (uint16_t)held, to[2] = (uint16_t)rest;
-    to[4] = (uint16_t)(held >> 16), to[6] = (uint16_t)(rest >> 16);
+    next[0] = (uint16_t)(held >> 16), next[2] = (uint16_t)(rest >> 16);
 }
 
 /* The same of a row alone: of the lane's two columns. */
@@ -646,8 +683,10 @@ template <int FORMAT, int INPUTS, bool SPREAD, bool EAGER> struct weight_ring {
         tiles = ceil_div(range.end - range.first, range.step);
         left = tiles > 0 ? max_of(groups_from(first_group()), 0) : 0;
         from = source::at(range.weights, range.first, first_group());
+        /* The counter begins at 0, but is no uniform register's: where an address of copies that have a cache policy
+         * has a part in one, ptxas (13.0) may put it over half of the policy, an illegal instruction. */
 #pragma unroll 1
-        for (int i = 0; i < DEPTH - 1; i++) {
+        for (int i = thread_id() >= block_threads(); i < DEPTH - 1; i++) {
             ask(range);
             to = to + BYTES;
         }
@@ -710,6 +749,8 @@ struct output {
  * are whole sectors of memory; the next row is in lane ^ 4, the row eight further in lane ^ 2. */
 CAIRN_INLINE int output_row(unsigned e) { return e % 32 / 4 + e / 2 % 2 * 8; }
 CAIRN_INLINE int output_column(unsigned e) { return e / 32 % 4 * 2 + e % 2; }
+/* The column that a lane has of a pair of a tile's columns. */
+CAIRN_INLINE int column_of(int pair) { return pair * 2 + lane_anew() % 2; }
 CAIRN_INLINE int output_at(unsigned e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
 
 /* What an epilogue may ask for ahead, of a row alone: its outputs of a tile are multiplied only now.
@@ -719,24 +760,25 @@ template <class Epilogue> CAIRN_INLINE void prepare_outputs(Epilogue &, int, int
 /* ---- the product ---- */
 
 struct product_memory {
-    float meeting[MEETINGS * PRODUCT_WARPS][128];
-    u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
-    float totals[128]; /* of a tile, up to the part that comes: used by the one team */
+    float meeting[MEETINGS * PRODUCT_WARPS][128 * BANDS];
+    band_sums xs[PRODUCT_WARPS][64]; /* see sum_units */
+    float totals[128 * BANDS]; /* of a tile, up to the part that comes: used by the one team */
     float factors[2 * PRODUCT_COLUMNS]; /* of a row alone two of each warp */
     u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
-    u32x4 rest[4]; /* up to a line */
+    uint64_t full[MEETING_BARRIERS]; /* mbarriers, of each team's meetings */
+    u32x4 rest[BANDS == 1 ? 4 : 16]; /* up to a line */
     unsigned char rings[RING_BYTES]; /* at a line of 128 bytes: 64 off it cost a tenth of the speed */
 };
-static_assert((PRODUCT_SHARED - RING_BYTES) % 128 == 0, "product_memory: where the rings begin");
-static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
+static_assert((sizeof(product_memory) - RING_BYTES) % 128 == 0, "product_memory: where the rings begin");
+static_assert(sizeof(product_memory) == PRODUCT_FIXED * BANDS + RING_BYTES, "pack.h: PRODUCT_FIXED");
 
 /* Behind it, where parts are spread: of tiles that this block ends, the sums of each part. */
 struct spread_memory {
-    float sums[PRODUCT_SPREAD][128];
+    float sums[PRODUCT_SPREAD][128 * BANDS];
 };
-static_assert(sizeof(spread_memory) == PRODUCT_SPREAD_SHARED, "abi.h: PRODUCT_SPREAD_SHARED");
+static_assert(sizeof(spread_memory) == PRODUCT_SPREAD_SHARED * BANDS, "pack.h: PRODUCT_SPREAD_SHARED");
 CAIRN_INLINE spread_memory &spread_base() {
-    return *(spread_memory *)(shared_base() + PRODUCT_SHARED);
+    return *(spread_memory *)(shared_base() + sizeof(product_memory));
 }
 
 /* The place in a cluster that has a block for each part of K: tiles are ended in turn by all blocks, as
@@ -752,10 +794,10 @@ template <int PARTS> struct spread_round {
     }
     /* Before the first push. */
     CAIRN_MEMBER void await() const { cluster_wait(); }
-    /* Hands a part's sum of the newest tile to the block that ends it. */
-    CAIRN_MEMBER void push(int e, float value) const {
-        float *to = &spread_base().sums[count / PARTS * PARTS + own][e];
-        remote_store(remote(shared_addr(to), count % PARTS), value);
+    /* Hands a part's sum of the round's tile `turn` to the block that ends it. */
+    CAIRN_MEMBER void push(int turn, int e, float value) const {
+        float *to = &spread_base().sums[turn / PARTS * PARTS + own][e];
+        remote_store(remote(shared_addr(to), turn % PARTS), value);
     }
     /* Ends what is this block's, when all have pushed. All warps. */
     template <class Epilogue>
@@ -764,9 +806,9 @@ template <int PARTS> struct spread_round {
         cluster_sync();
 #pragma unroll 1
         for (int i = warp_id(); i < mine * pairs; i += PRODUCT_WARPS) {
-            const int e = i % pairs * WARP + lane_anew(), slot = i / pairs;
-            const float(*sums)[128] = spread_base().sums + slot * PARTS;
-            output out = {first + (slot * PARTS + own) * step, output_row(e), output_column(e),
+            const int pair = i % pairs, slot = i / pairs, e = pair * WARP + lane_anew();
+            const float(*sums)[128 * BANDS] = spread_base().sums + slot * PARTS;
+            output out = {first + (slot * PARTS + own) * step, output_row(e), column_of(pair),
                           sums[0][e]};
 #pragma unroll
             for (int part = 1; part < PARTS; part++) out.value = add_f32(out.value, sums[part][e]);
@@ -784,19 +826,19 @@ template <int PARTS> struct spread_round {
 /* Adds up a tile's sums and hands the outputs of every STEPth pair of `columns` columns on, from pair
  * `first` on: one warp. */
 template <int FORMAT, int INPUTS, bool SPREAD, bool ALONE, int STEP, class Round, class Epilogue>
-CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part, int first,
-                           int columns, const Round &round, Epilogue &epilogue) {
+CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128 * BANDS], int tile, int part, int first,
+                           int columns, const Round &round, int turn, Epilogue &epilogue) {
     typedef product_cut<FORMAT, INPUTS> cut;
 #pragma unroll 1
     for (int i = 0; i < ceil_div(PRODUCT_COLUMNS / 2, STEP); i++) {
         const int pair = first + i * STEP;
         if (pair * 2 >= columns) break;
-        const int e = pair * WARP + lane_anew(), at = output_at(e);
-        output out = {tile, output_row(e), output_column(e), sums[0][at]};
+        const int e = pair * WARP + lane_anew(), at = pair / 4 * 128 + output_at(e);
+        output out = {tile, output_row(e), column_of(pair), sums[0][at]};
 #pragma unroll
         for (int w = 1; w < cut::WARPS; w++) out.value = add_f32(out.value, sums[w][at]);
         if constexpr (SPREAD) {
-            round.push(e, out.value);
+            round.push(turn, e, out.value);
             continue;
         } else if (cut::PARTS > 1) {
             float *total = &memory.totals[e];
@@ -816,31 +858,42 @@ template <int FORMAT, int INPUTS, bool ALONE> struct slice_product {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
     static constexpr int G = cut::GROUP;
-    uint32_t b[cut::UNITS][4];
-    u32x2 *xs; /* of this warp */
     typedef rows_place place;
+    band_operands<cut::UNITS> b;
+    band_sums *xs; /* of this warp */
+    float sum[BANDS][4];
 
-    CAIRN_MEMBER void begin(u32x2 *memory) { xs = memory; }
+    CAIRN_MEMBER void begin(band_sums *memory) { xs = memory; }
     template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
-        if constexpr (AGAIN) input.fetch_again(unit, b);
-        else input.fetch(unit, b);
+        if constexpr (AGAIN) input.fetch_again(unit, b.of[0]);
+        else input.fetch(unit, b.of[0]);
+        if constexpr (BANDS > 1) input.template fetch<cut::UNITS, band_place<BANDS - 1>>(unit, b.of[BANDS - 1]);
     }
     CAIRN_MEMBER void sum_inputs() {
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
-            sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
+#pragma unroll
+            for (int band = 0; band < BANDS; band++)
+                sum_units<G>(b.of[band] + i * G, group::BIAS, band, xs + i * low_part<G>::COUNT);
     }
-    CAIRN_MEMBER void add(float *sum, const unsigned char *here, int i) const {
+    CAIRN_MEMBER void clear() {
+#pragma unroll
+        for (int i = 0; i < BANDS * 4; i++) sum[i / 4][i % 4] = 0.0f;
+    }
+    CAIRN_MEMBER void add(const unsigned char *here, int i) {
         if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
             group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
         else if constexpr (group::BIAS != 0.0f)
             add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
                        xs + i * low_part<G>::COUNT);
-        group::add(sum, here, b + i * G);
+        group::add(sum, here, b, i * G);
     }
-    CAIRN_METHOD void meet(const float *sum, float *met) {
-        *(f32x4 *)&met[lane_id() * 4] = f32x4{sum[0] * group::LOW, sum[1] * group::LOW,
-                                              sum[2] * group::HIGH, sum[3] * group::HIGH};
+    CAIRN_MEMBER void meet(float *met) const {
+#pragma unroll
+        for (int band = 0; band < BANDS; band++)
+            *(f32x4 *)&met[band * 128 + lane_id() * 4] =
+                f32x4{sum[band][0] * group::LOW, sum[band][1] * group::LOW, sum[band][2] * group::HIGH,
+                      sum[band][3] * group::HIGH};
     }
 };
 template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
@@ -851,8 +904,9 @@ template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
     uint32_t b[cut::SLICE][4];
     u32x2 sums[cut::SLICE]; /* of x */
     float *columns;         /* of this warp */
+    float sum;
 
-    CAIRN_MEMBER void begin(u32x2 *memory) { columns = (float *)memory; }
+    CAIRN_MEMBER void begin(band_sums *memory) { columns = (float *)memory; }
     template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
         if constexpr (AGAIN) input.template fetch_again<cut::SLICE, place>(unit, b);
         else input.template fetch<cut::SLICE, place>(unit, b);
@@ -862,15 +916,16 @@ template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sums[i] = sum_alone(b[i], group::BIAS);
     }
-    CAIRN_MEMBER void add(float *sum, const unsigned char *here, int i) const {
+    CAIRN_MEMBER void clear() { sum = 0.0f; }
+    CAIRN_MEMBER void add(const unsigned char *here, int i) {
         if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
-            group::add_minima_alone(sum[0], here, sums[i]);
+            group::add_minima_alone(sum, here, sums[i]);
         else if constexpr (group::BIAS != 0.0f)
-            add_low_alone<G>(sum[0], group::LOW, group::HIGH, group::minima(here), sums[i]);
-        group::add_alone(sum[0], here, b[i], columns);
+            add_low_alone<G>(sum, group::LOW, group::HIGH, group::minima(here), sums[i]);
+        group::add_alone(sum, here, b[i], columns);
     }
-    CAIRN_METHOD void meet(const float *sum, float *met) { /* the second column is no one's */
-        const float own = sum[0] * (own_half() ? group::HIGH : group::LOW);
+    CAIRN_MEMBER void meet(float *met) const { /* the second column is no one's */
+        const float own = sum * (own_half() ? group::HIGH : group::LOW);
         if (lane_id() % 4 < 2)
             *(f32x2 *)&met[lane_id() / 4 * 16 + own_half() * 2] = f32x2{own, own};
     }
@@ -878,10 +933,10 @@ template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
 
 /* Input: aim(first unit), of a row alone, so that addresses are there in time; await();
  * fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
- * beyond the last, first of all, then fetch_again; before_meeting(float[8]) may leave a factor per
+ * beyond the last, first of all, then fetch_again; before_meeting(float[]) may leave a factor per
  * column, after the first fetch, as its place says.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
- * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
+ * number (for shuffles), and those factors. `columns`: 1 to PRODUCT_COLUMNS. All warps of the block come here; it
  * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on.
  * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. ALONE:
  * there is one row (pack_alone). */
@@ -894,7 +949,12 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     /* x is taken in anew for each part; or all of it is kept, as of a row alone. */
     constexpr bool PARTED = cut::PARTS > 1 && !SPREAD && !ALONE;
     constexpr int KEPT = ALONE && !SPREAD ? cut::PARTS : 1;
-    constexpr int SLOTS = min_of(cut::WARPS, MEETINGS), ENDERS = min_of(cut::WARPS, PRODUCT_COLUMNS / 2);
+    /* Who ends a tile comes late to the next. Of many rows half of the warps end one, the other half the next;
+     * where all are needed they do when they have met for the next (LATER), so that no one waits for them. */
+    constexpr int PAIRS = PRODUCT_COLUMNS / 2, ENDERS = ALONE ? PAIRS : min_of(cut::WARPS, PAIRS);
+    constexpr bool LATER = !ALONE && cut::WARPS > 1 && ENDERS == cut::WARPS;
+    constexpr int SLOTS = LATER ? MEETINGS : min_of(cut::WARPS, MEETINGS);
+    static_assert(!LATER || cut::TEAMS * SLOTS <= MEETING_BARRIERS, "stream_product: a barrier for each meeting");
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     constexpr int SHARE = SPREAD ? cut::PARTS : 1; /* blocks that share a tile */
@@ -905,6 +965,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     typedef typename slice_product<FORMAT, INPUTS, ALONE>::place place;
     slice_product<FORMAT, INPUTS, ALONE> slices[KEPT];
     int slot = 0;
+    if (LATER && thread_id() < MEETING_BARRIERS) mbarrier_init(&memory.full[thread_id()], cut::WARPS);
+    if (LATER) fence_mbarrier_init();
     auto take_input = [&](int part, bool again) {
         warp_sync(); /* all are done with the sums before */
         const int unit = (part * cut::WARPS + rank) * (cut::SLICE * cut::GROUP);
@@ -918,18 +980,36 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         if (KEPT == 1) slices[0].sum_inputs();
         warp_sync();
     };
+    auto ready_factors = [&]() {
+        input.template before_meeting<place>(memory.factors);
+        if constexpr (BANDS > 1) input.template before_meeting<band_place<BANDS - 1>>(memory.factors);
+    };
     if constexpr (ALONE)
         input.template aim<place>((round.own * cut::WARPS + rank) * (cut::SLICE * cut::GROUP));
     input.await();
     if (!PARTED) {
         take_input(round.own, false);
-        input.template before_meeting<place>(memory.factors);
-        if (cut::TEAMS > 1 && !ALONE) block_sync(); /* one team meets before it uses the factors */
+        ready_factors();
     }
+    if (LATER || (cut::TEAMS > 1 && !ALONE)) block_sync(); /* the barriers; factors that other teams left */
     if constexpr (SPREAD) round.await();
-    auto multiply = [&](const slice_product<FORMAT, INPUTS, ALONE> &slice, int tile, int part) {
+    auto end = [&](const float(*met)[128 * BANDS], int tile, int part, int turn) {
+        end_tile<FORMAT, INPUTS, SPREAD, ALONE, ENDERS>(memory, met, number + tile, part, ALONE ? 0 : rank % ENDERS,
+                                                        ALONE ? 1 : columns, round, turn, epilogue);
+    };
+    /* The tile that was met last, but for one at `slot`; all end their pairs of it. */
+    int waiting = -1, waiting_part = 0, waiting_turn = 0;
+    uint32_t phase = 0;
+    auto end_met = [&]() {
+        const int before = (slot + SLOTS - 1) % SLOTS;
+        if (waiting < 0) return;
+        mbarrier_wait(&memory.full[team * SLOTS + before], slot == 0 ? phase ^ 1 : phase);
+        end(memory.meeting + (team * SLOTS + before) * cut::WARPS, waiting, waiting_part, waiting_turn);
+        waiting = -1;
+    };
+    auto multiply = [&](slice_product<FORMAT, INPUTS, ALONE> &slice, int tile, int part) {
         const int first = (part * cut::WARPS + rank) * cut::SLICE;
-        float sum[4] = {};
+        slice.clear();
         const unsigned char *here = nullptr;
         if (ALONE && rank == slot && (SPREAD || part == cut::PARTS - 1))
             prepare_outputs(epilogue, number + tile, lane_id());
@@ -938,27 +1018,30 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
             if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
             if (i % cut::CHUNK == 0) here = ring.next(range);
             else here += cut::BYTES;
-            slice.add(sum, here, i);
+            slice.add(here, i);
             if ((i + 1) % cut::CHUNK == 0) ring.release(range);
         }
-        float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
-        slice.meet(sum, met[rank]);
-        /* Of many rows half of the warps end a tile, the other half the next: who ended one comes late to
-         * the next, and all wait for it. Of a row alone one does, and every warp waits at one of SLOTS tiles,
-         * so that no one gets further ahead; one that ends no tile itself waits at the next too: only
-         * who ended a tile arrives there. */
-        const bool ends = ALONE ? rank == slot : rank / ENDERS == slot % (cut::WARPS / ENDERS);
-        const bool waits = ALONE ? rank % SLOTS == slot || (rank >= SLOTS && (rank + 1) % SLOTS == slot)
-                                 : ends;
-        if (cut::WARPS == 1) warp_sync();
-        else if (waits) named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
-        else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
-        if (ends)
-            end_tile<FORMAT, INPUTS, SPREAD, ALONE, ENDERS>(memory, met, number + tile, part,
-                                                            ALONE ? 0 : rank % ENDERS, ALONE ? 1 : columns,
-                                                            round, epilogue);
-        if (cut::WARPS == 1) warp_sync();
-        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        float(*met)[128 * BANDS] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
+        slice.meet(met[rank]);
+        if constexpr (LATER) {
+            warp_sync();
+            if (lane_id() == 0) mbarrier_arrive(&memory.full[team * SLOTS + slot]);
+            end_met();
+            waiting = tile, waiting_part = part, waiting_turn = round.count;
+        } else {
+            /* Of a row alone one warp ends a tile, and every warp waits at one of SLOTS, so that no one gets
+             * further ahead; one that ends no tile itself waits at the next too: only who ended a tile arrives
+             * there. */
+            const bool ends = ALONE ? rank == slot : rank / ENDERS == slot % max_of(cut::WARPS / ENDERS, 1);
+            const bool waits = ALONE ? rank % SLOTS == slot || (rank >= SLOTS && (rank + 1) % SLOTS == slot)
+                                     : ends;
+            if (cut::WARPS == 1) warp_sync();
+            else if (waits) named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
+            else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
+            if (ends) end(met, tile, part, round.count);
+            if (cut::WARPS == 1) warp_sync();
+        }
+        if (++slot == SLOTS) slot = 0, phase ^= 1;
     };
 #pragma unroll 1
     for (int tile = range.first; tile < tiles; tile += range.step) {
@@ -974,7 +1057,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 if (PARTED) {
                     const bool again = part > 0 || tile != range.first;
                     take_input(part, again);
-                    if (!again) input.template before_meeting<place>(memory.factors);
+                    if (!again) ready_factors();
                 }
                 multiply(slices[0], tile, part);
             }
@@ -982,10 +1065,12 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         if constexpr (SPREAD) {
             const int next = tile + range.step;
             if (++round.count < round.EACH * cut::PARTS && next < tiles) continue;
+            if (LATER) end_met();
             round.end(range.step, ALONE ? 1 : columns, memory.factors, epilogue);
             if (next < tiles) round.next(next);
         }
     }
+    if (LATER) end_met();
 }
 
 #endif

@@ -47,27 +47,28 @@ template <int G, int BLOCK, int HEAD> struct raw_nibbles {
         const uint32_t first = *(const uint16_t *)at;
         return G == 1 ? first : first | (uint32_t)*(const uint16_t *)(at + BLOCK) << 16;
     }
-    CAIRN_METHOD void add_minima(float *sum, const unsigned char *group, const u32x2 *xs) {
+    CAIRN_METHOD void add_minima(float (*sum)[4], const unsigned char *group, const band_sums *xs) {
         const unsigned char *row = group + lane_anew() / 4 * ROW;
         uint32_t a[2] = {};
         if (low_part<G>::mine()) a[0] = two(row, HEAD - 2), a[1] = two(row + 8 * ROW, HEAD - 2);
-        add_sums<G>(sum, LOW, HIGH, a, xs);
+        add_sums<G>(sum, 32.0f / LOW, 32.0f / HIGH, a, xs);
     }
-    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+    template <int UNITS>
+    CAIRN_METHOD void add(float (*sum)[4], const unsigned char *group, const band_operands<UNITS> &b, int from) {
         const unsigned char *row = group + lane_anew() / 4 * ROW, *high = row + 8 * ROW;
 #pragma unroll
         for (int u = 0; u < G; u++) {
             warp_sync(); /* registers are scarce: no loads ahead */
             uint32_t n[2], m[2];
-            float d[4] = {};
+            float d[BANDS][4] = {};
             load(row, u, n), load(high, u, m);
 #pragma unroll
             for (int s = 0; s < 2; s++) {
                 const uint32_t a[4] = {byte_permute(n[s], 0, 0x4140u), byte_permute(m[s], 0, 0x4140u),
                                        byte_permute(n[s], 0, 0x4342u), byte_permute(m[s], 0, 0x4342u)};
-                mma_f16(d, a, b[u] + 2 * s);
+                multiply_bands(d, a, b, from + u, s);
             }
-            add_scaled(sum, d, scale(row, u), scale(high, u));
+            scale_bands(sum, d, scale(row, u), scale(high, u));
         }
     }
 };

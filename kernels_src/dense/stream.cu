@@ -12,7 +12,7 @@
 #include "abi/dense.h"
 #include "dense/raw.cuh"
 
-/* The rows of the block, eight of all; asked for anew, as registers are scarce. */
+/* The rows of the block, of all; asked for anew, as registers are scarce. */
 CAIRN_INLINE int first_row() { return block_id_y() * PRODUCT_COLUMNS; }
 CAIRN_INLINE int rows_of(const linear_params &p) {
     return min_of(PRODUCT_COLUMNS, p.rows - first_row());
@@ -22,8 +22,8 @@ struct stream_input {
     const linear_params &p;
 
     CAIRN_MEMBER void await() const { grid_dependency_wait(); }
-    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
-        const int g = lane_anew() / 4;
+    template <int N, class Place = rows_place> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
+        const int g = Place::BAND * 8 + lane_anew() / 4;
         const float *from = p.x + (int64_t)(first_row() + g) * CAIRN_INPUTS + unit * 32 +
                             lane_anew() % 4 * 8;
         const int units = g < rows_of(p) ? CAIRN_INPUTS / 32 - unit : 0;

@@ -48,6 +48,43 @@ template <int pending> CAIRN_INLINE void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+/* ---- mbarrier: 8 bytes of shared memory; a phase ends when its arrivals and its bytes are in ----
+ * They are no other memory until the block ends: a multiprocessor keeps them in a cache, and writes them back
+ * over what was stored there.
+ * One thread initialises, then fence_mbarrier_init and a block_sync (or cluster barrier). Waiting
+ * takes the parity of the phase waited for: 0 for the first, then 1, 0, ... */
+
+CAIRN_INLINE void mbarrier_init(shared_addr barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier.at), "r"(arrivals)
+                 : "memory");
+}
+CAIRN_INLINE void fence_mbarrier_init() {
+#if CAIRN_ARCH >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+CAIRN_INLINE void mbarrier_arrive(shared_addr barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }"
+                 ::"r"(barrier.at) : "memory");
+}
+/* May wait a little; true when the phase of that parity has ended. */
+CAIRN_INLINE bool mbarrier_try_wait(shared_addr barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{ .reg .pred ended;"
+#if CAIRN_ARCH >= 900
+                 " mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
+#else
+                 " mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;"
+#endif
+                 " selp.u32 %0, 1, 0, ended; }"
+                 : "=r"(done) : "r"(barrier.at), "r"(parity) : "memory");
+    return done != 0;
+}
+CAIRN_INLINE void mbarrier_wait(shared_addr barrier, uint32_t parity) {
+    while (!mbarrier_try_wait(barrier, parity)) {
+    }
+}
+
 /* ---- clusters ---- */
 
 #if CAIRN_ARCH >= 900
@@ -156,23 +193,8 @@ template <class T> CAIRN_INLINE void remote_store_async(shared_addr to, T v, sha
     }
 }
 
-/* ---- mbarrier: 8 bytes of shared memory; a phase ends when its arrivals and its bytes are in ----
- * They are no other memory until the block ends: a multiprocessor keeps them in a cache, and writes them back
- * over what was stored there.
- * One thread initialises, then fence_mbarrier_init and a block_sync (or cluster barrier). Waiting
- * takes the parity of the phase waited for: 0 for the first, then 1, 0, ... */
+/* ---- mbarriers of copies and of clusters ---- */
 
-CAIRN_INLINE void mbarrier_init(shared_addr barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier.at), "r"(arrivals)
-                 : "memory");
-}
-CAIRN_INLINE void fence_mbarrier_init() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-CAIRN_INLINE void mbarrier_arrive(shared_addr barrier) {
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }"
-                 ::"r"(barrier.at) : "memory");
-}
 /* Arrives once, by itself, when all copies that this thread began are there: one of the barrier's count. */
 CAIRN_INLINE void copy_async_arrive(shared_addr barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.at) : "memory");
@@ -190,19 +212,6 @@ CAIRN_INLINE void mbarrier_expect(shared_addr barrier, uint32_t bytes) {
 CAIRN_INLINE void mbarrier_arrive_remote(shared_addr barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
                  ::"r"(barrier.at) : "memory");
-}
-/* May wait a little; true when the phase of that parity has ended. */
-CAIRN_INLINE bool mbarrier_try_wait(shared_addr barrier, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{ .reg .pred ended;"
-                 " mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
-                 " selp.u32 %0, 1, 0, ended; }"
-                 : "=r"(done) : "r"(barrier.at), "r"(parity) : "memory");
-    return done != 0;
-}
-CAIRN_INLINE void mbarrier_wait(shared_addr barrier, uint32_t parity) {
-    while (!mbarrier_try_wait(barrier, parity)) {
-    }
 }
 /* Also acquires what other blocks of the cluster wrote before they arrived. */
 CAIRN_INLINE void mbarrier_wait_cluster(shared_addr barrier, uint32_t parity) {

@@ -112,11 +112,11 @@ template <int INPUTS> struct rows_input {
 struct norm_input : rows_input<HIDDEN> {
     static constexpr int EACH = ceil_div(SQUARES, WARP);
     const float *squares; /* of the window's first row */
-    float sum;            /* of this warp's row, this lane's part */
+    float sum[BANDS];     /* of this warp's row of each band, this lane's part */
 
     CAIRN_MEMBER norm_input(const step_params &params, const uint8_t *hidden,
                                           const uint8_t *sums, row_window window)
-        : rows_input<HIDDEN>{params, nullptr, window.count}, sum(0.0f) {
+        : rows_input<HIDDEN>{params, nullptr, window.count}, sum{} {
         int copy = FLOW ? block_id() % copies_of(window.total) * window.total : 0;
         at = hidden + (int64_t)(copy + window.first) * HIDDEN * 2;
         squares = (const float *)sums + (int64_t)(copy + window.first) * SQUARES;
@@ -127,7 +127,7 @@ struct norm_input : rows_input<HIDDEN> {
     }
     template <int N, class Place = rows_place>
     CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
-        const int g = lane_id() / 4, row = warp_id();
+        const int g = Place::row(), row = Place::BAND * 8 + warp_id();
         const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
         const uint32_t *other = (const uint32_t *)squares + (int64_t)row * SQUARES + lane_id();
         int there = g < rows ? HIDDEN / 32 - unit : 0; /* spelt out: else the flow spills on sm_120 */
@@ -157,14 +157,14 @@ struct norm_input : rows_input<HIDDEN> {
 #pragma unroll
         for (int u = 0; u < N; u++)
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
-        sum = 0.0f;
+        sum[Place::BAND] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) sum += as_f32(square[i]);
+        for (int i = 0; i < EACH; i++) sum[Place::BAND] += as_f32(square[i]);
     }
     template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *factors) const {
-        static_assert(WARPS >= COLUMNS, "norm_input: a warp for each column");
+        static_assert(WARPS * BANDS >= COLUMNS, "norm_input: a warp for each column of a band");
         if (!Place::AIMED && Place::factor() >= rows) return;
-        float all = warp_sum(sum);
+        float all = warp_sum(sum[Place::BAND]);
         if (lane_id() < Place::FACTORS)
             factors[Place::factor_at() + lane_id()] =
                 rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) *
@@ -175,7 +175,7 @@ struct norm_input : rows_input<HIDDEN> {
 /* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
  * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
 constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
-constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
+constexpr int STAGE_BLOCKS = STREAMED && BANDS == 1 && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
 static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
 static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
               STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&

@@ -12,7 +12,7 @@
  * CAIRN_PRODUCTS: which kernels of a program are built, of qkv (bit 0), o, gate_up, down, all
  * others (bit 4), in and out of a convolution, up and down of experts; the last four have packs
  * CAIRN_PACK_{CONV_IN,CONV_OUT,EXPERT_UP,EXPERT_DOWN}, CAIRN_TAPS and CAIRN_RING (inputs that a
- * sequence keeps), CAIRN_EXPERTS and CAIRN_USED (of a row). hidden and ffn
+ * sequence keeps), CAIRN_EXPERTS and CAIRN_USED (of a row). CAIRN_BANDS: of dense/product.cuh. hidden and ffn
  * are multiples of 32, so is heads * head_dim. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
@@ -69,7 +69,7 @@ CAIRN_INLINE int share_heads(int share) {
 constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
-constexpr int COLUMNS = 8; /* tokens of one product */
+constexpr int COLUMNS = PRODUCT_COLUMNS; /* tokens of one product */
 
 /* ---- the exchange: what a stage hands to the next, and how a block waits for it ----
  * One region a layer in each half; the flow kernel alternates between halves from step to step, and
@@ -113,7 +113,7 @@ constexpr int EXPERTS = CAIRN_EXPERTS, USED = CAIRN_USED;
 constexpr int EXPERTS = 1, USED = 1;
 #endif
 constexpr int64_t EXPERT_SLOTS = (int64_t)ROWS * USED; /* a row with one of its experts each */
-constexpr int EXPERT_WINDOWS = (int)min_of((int64_t)EXPERTS, EXPERT_SLOTS) + (int)EXPERT_SLOTS / COLUMNS;
+constexpr int EXPERT_WINDOWS = (int)min_of((int64_t)EXPERTS, EXPERT_SLOTS) + (int)EXPERT_SLOTS / 8;
 constexpr int64_t EXPERTS_BYTES =
     CHOOSES ? EXPERT_SLOTS * (HIDDEN * 6 + FFN * 2 + 12) + (EXPERT_WINDOWS * 4 + 4) * 4 : 0;
 constexpr int64_t REGION_BYTES = (EXPERTS_AT + EXPERTS_BYTES + 127) / 128 * 128;

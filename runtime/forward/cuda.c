@@ -1,7 +1,7 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. Its state is here;
  * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c and
  * cuda_joined.c, memory, weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in
- * cuda_rows.c (its input), cuda_chain.c, cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and
+ * cuda_rows.c (its input), cuda_bands.c, cuda_chain.c, cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and
  * cuda_run.c, which cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
@@ -27,13 +27,16 @@ enum {
     STEP_PARTS_MIB = 128, /* of the parts of attention that stages exchange, and at least */
     STEP_LONG_ROWS = 16,  /* rows at the end of the longest context */
     STEP_FEW_ROWS = 64,   /* of a prompt whose products run by blocks of few tokens, with wgmma */
+    STEP_BANDS_MIB = 24,  /* of weights: a step's product of more than eight rows takes two bands of them at a
+                             time (H200: the 8B's gate_up and down 49 and 31 us for 55 and 45, its qkv of 14
+                             MiB and all of a 1B's no faster) */
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
-    STEP_CONSTANTS = 40,
+    STEP_CONSTANTS = 41,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -102,8 +105,10 @@ typedef struct step_block {
 } step_block;
 
 /* What the kernels of a program are for: all rows, a row alone, a prompt's products by large blocks, by
- * blocks of few tokens. All but the first hold products alone. */
-typedef enum step_form { STEP_FORM_ALL, STEP_FORM_ALONE, STEP_FORM_LARGE, STEP_FORM_FEW } step_form;
+ * blocks of few tokens, a step's of many rows. All but the first hold products alone. */
+typedef enum step_form {
+    STEP_FORM_ALL, STEP_FORM_ALONE, STEP_FORM_LARGE, STEP_FORM_FEW, STEP_FORM_BANDS
+} step_form;
 
 typedef enum step_wide {
     STEP_WIDE_QKV, STEP_WIDE_PROJECT, STEP_WIDE_GATE_UP, STEP_WIDE_DOWN, STEP_WIDE
@@ -117,6 +122,7 @@ typedef struct step_chain { int chunks, blocks; } step_chain;
 typedef struct step_graph_size {
     int chunks, groups, wanted;
     step_chain chain;
+    bool banded;
 } step_graph_size;
 
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
@@ -200,7 +206,7 @@ typedef struct forward_cuda_state {
     jit_kernel few_kernels[STEP_FORMATS][STEP_KERNELS]; /* by few_blocks; until they are there others serve */
     step_flow_state later_state; /* of these, and of prompt_span and prompt_merge */
     bool few, spans; /* the prompt that is under way may run by the first (it has few rows), the others */
-    step_form form; /* of the product of a prompt that is launched */
+    step_form form; /* of the product of a prompt, or of a step's many rows, that is launched */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
     jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2], slot_kernels[2];
@@ -224,6 +230,10 @@ typedef struct forward_cuda_state {
     jit_kernel chain_kernel;    /* of steps of many rows, see cuda_chain.c */
     step_flow_state chain_state;
     bool chain_asked;
+    jit_kernel band_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c */
+    size_t bands_from;          /* bytes of a layer's weights of a product that has such a kernel, at least */
+    step_flow_state bands_state;
+    bool bands_asked, banded;   /* banded: the step that is launched may run by them */
     bool joined;                /* the part that is served is such a one */
     int32_t wanted[STEP_STAGE_ROWS]; /* of it: its rows whose logits are made */
     const kv_cache *held;

@@ -21,18 +21,10 @@ static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
     if (f->chain_state != STEP_FLOW_WAITS || (waits && !f->chain_asked))
         return f->chain_state == STEP_FLOW_READY;
     request = cuda_chain_request(f, constants);
-    status = waits             ? jit_get(f->dev->jit, &request, &program)
-             : f->chain_asked ? jit_try(f->dev->jit, &request, &program)
-                              : CAIRN_CANCELLED;
+    status = cuda_seek(f, &request, 1, &f->chain_asked, waits, &program);
     if (!status)
         status = jit_function(f->dev->jit, program, "step_attend", (int)cuda_chain_bytes(f), &f->chain_kernel);
-    if (status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &request, 1))) status = CAIRN_BUSY;
-    f->chain_asked = true;
-    if (status != CAIRN_BUSY) f->chain_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
-    if (status && status != CAIRN_BUSY)
-        base_log(f->dev->base, CAIRN_LOG_WARN, "steps of many rows go on by slower kernels: %s",
-                 f->dev->base->error);
-    return f->chain_state == STEP_FLOW_READY;
+    return cuda_settle(f, &f->chain_state, status, "attention of many rows goes on by slower kernels");
 }
 
 /* Blocks that a row at this position takes. */

@@ -23,51 +23,38 @@ static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_cons
     return which == JOINED_SPANS ? cuda_attends_many(f) : cuda_products_of(f, set) >> product & 1;
 }
 
-static cairn_status cuda_ask_joined(forward_cuda_state *f) {
-    jit_constant constants[JOINED_PROGRAMS][STEP_CONSTANTS];
-    jit_request requests[JOINED_PROGRAMS];
-    int count = 0;
-    cairn_status status;
-    for (int i = 0; i < JOINED_PROGRAMS; i++)
-        count += cuda_joined_request(f, i, constants[count], &requests[count]);
-    status = jit_begin(f->dev->jit, requests, count);
-    f->joined_asked = !status;
+static cairn_status cuda_joined_functions(forward_cuda_state *f, jit_program *program, int which) {
+    static const int qkv[] = {PROMPT_K_QKV, 0};
+    static const int others[][2] = {{PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
+    const int *kernel = which < STEP_FORMATS ? qkv : others[which - STEP_FORMATS];
+    cairn_status status = CAIRN_OK;
+    for (int k = 0; k < 2 && kernel[k] && !status; k++)
+        status = jit_function(f->dev->jit, program, step_kernel_names[kernel[k]],
+                              (int)cuda_shared_bytes(f, kernel[k]),
+                              (jit_kernel *)cuda_joined_kernel(f, kernel[k], which % STEP_FORMATS));
     return status;
 }
 
 /* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
 static cairn_status cuda_take_joined(forward_cuda_state *f, bool waits) {
-    static const int kernels[][2] = {{PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
-    jit_constant constants[STEP_CONSTANTS];
-    jit_request request;
-    jit_program *program;
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < JOINED_PROGRAMS && !status; i++) {
-        static const int qkv[] = {PROMPT_K_QKV, 0};
-        const int *kernel = i < STEP_FORMATS ? qkv : kernels[i - STEP_FORMATS];
-        if (!cuda_joined_request(f, i, constants, &request)) continue;
-        status = waits ? jit_get(f->dev->jit, &request, &program)
-                       : jit_try(f->dev->jit, &request, &program);
-        for (int k = 0; k < 2 && kernel[k] && !status; k++)
-            status = jit_function(f->dev->jit, program, step_kernel_names[kernel[k]],
-                                  (int)cuda_shared_bytes(f, kernel[k]),
-                                  (jit_kernel *)cuda_joined_kernel(f, kernel[k], i % STEP_FORMATS));
+    jit_constant constants[JOINED_PROGRAMS][STEP_CONSTANTS];
+    jit_request requests[JOINED_PROGRAMS];
+    jit_program *programs[JOINED_PROGRAMS];
+    int which[JOINED_PROGRAMS], count = 0;
+    cairn_status status;
+    for (int i = 0; i < JOINED_PROGRAMS; i++) {
+        which[count] = i;
+        count += cuda_joined_request(f, i, constants[count], &requests[count]);
     }
+    status = cuda_seek(f, requests, count, &f->joined_asked, waits, programs);
+    for (int i = 0; i < count && !status; i++) status = cuda_joined_functions(f, programs[i], which[i]);
     if (!status) f->joined_state = STEP_FLOW_READY;
     return status;
 }
 
 /* Whether several sequences' prompts can be one part by now. What cannot be had is done without. */
 static bool cuda_has_joined(forward_cuda_state *f, forward_batch *batch) {
-    cairn_status status;
     if (f->joined_state != STEP_FLOW_WAITS) return f->joined_state == STEP_FLOW_READY;
     batch->prepared = true;
-    status = f->joined_asked ? cuda_take_joined(f, false) : CAIRN_CANCELLED;
-    if (status == CAIRN_CANCELLED && !(status = cuda_ask_joined(f))) status = CAIRN_BUSY;
-    if (status && status != CAIRN_BUSY) {
-        f->joined_state = STEP_FLOW_FAILED;
-        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts go on one after the other: %s",
-                 f->dev->base->error);
-    }
-    return !status;
+    return cuda_settle(f, &f->joined_state, cuda_take_joined(f, false), "prompts go on one after the other");
 }

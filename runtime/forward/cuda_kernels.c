@@ -39,7 +39,8 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
         {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
         {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
-        {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"CHAINED", 0}, {"SPARSE", 0}};
+        {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"BANDS", 1},
+        {"CHAINED", 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -97,6 +98,7 @@ static const jit_kernel *cuda_kernel_place(const forward_cuda_state *f, int kern
     return form == STEP_FORM_ALONE   ? &f->alone_kernels[set][kernel]
            : form == STEP_FORM_LARGE ? &f->large_kernels[set][kernel]
            : form == STEP_FORM_FEW   ? &f->few_kernels[set][kernel]
+           : form == STEP_FORM_BANDS ? &f->band_kernels[set][kernel]
            : set                     ? &f->variants[set][kernel]
                                      : &f->kernels[kernel];
 }
@@ -329,6 +331,32 @@ static cairn_status cuda_begin_build(forward_cuda_state *f) {
     return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
 }
 
+/* Programs that are compiled in the background: asked for once (asked NULL: they were), then looked for; what was
+ * given up is begun anew. CAIRN_BUSY: they are not all there yet. [waits: blocks until they are] */
+static cairn_status cuda_seek(forward_cuda_state *f, const jit_request *requests, int count, bool *asked, bool waits,
+                              jit_program **out) {
+    jit *j = f->dev->jit;
+    cairn_status status = CAIRN_OK;
+    if (asked && !*asked) {
+        status = jit_begin(j, requests, count);
+        *asked = !status;
+        return status ? status : CAIRN_BUSY;
+    }
+    for (int i = 0; i < count && !status; i++) {
+        status = waits ? jit_get(j, &requests[i], &out[i]) : jit_try(j, &requests[i], &out[i]);
+        if (status == CAIRN_CANCELLED && !waits && !(status = jit_begin(j, &requests[i], 1))) status = CAIRN_BUSY;
+    }
+    return status;
+}
+
+/* What came of it. What cannot be had is done without: how, the log is told. */
+static bool cuda_settle(forward_cuda_state *f, step_flow_state *state, cairn_status status, const char *without) {
+    if (status != CAIRN_BUSY) *state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
+    if (*state == STEP_FLOW_FAILED)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "%s: %s", without, f->dev->base->error);
+    return *state == STEP_FLOW_READY;
+}
+
 /* The kernels that loading waits for (later: false), or those it does not, but for the flow's; waits: until
  * they are there, else CAIRN_BUSY. */
 static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
@@ -339,10 +367,7 @@ static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
         const step_program *p = &step_programs[texts.which[i] % STEP_PROGRAMS];
         jit_program *program;
         if (texts.requests[i].later != later) continue;
-        status = waits ? jit_get(f->dev->jit, &texts.requests[i], &program)
-                       : jit_try(f->dev->jit, &texts.requests[i], &program);
-        if (!waits && status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
-            status = CAIRN_BUSY;
+        status = cuda_seek(f, &texts.requests[i], 1, NULL, waits, &program);
         if (!status)
             status = cuda_functions(f, program, p, texts.which[i] / STEP_PROGRAMS);
     }
@@ -361,11 +386,7 @@ static bool cuda_has_later(forward_cuda_state *f, bool waits) {
     cairn_status status;
     if (f->later_state != STEP_FLOW_WAITS) return f->later_state == STEP_FLOW_READY;
     status = cuda_take(f, true, waits);
-    if (status != CAIRN_BUSY) f->later_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
-    if (status && status != CAIRN_BUSY)
-        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts of few rows go on by slower kernels: %s",
-                 f->dev->base->error);
-    return f->later_state == STEP_FLOW_READY;
+    return cuda_settle(f, &f->later_state, status, "prompts of few rows go on by slower kernels");
 }
 
 static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *program, int kernel) {
@@ -381,15 +402,9 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     cairn_status status;
     if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
     request = cuda_flow_request(f, kernel, constants);
-    status = jit_try(f->dev->jit, &request, &program);
+    status = cuda_seek(f, &request, 1, NULL, false, &program);
     if (!status) status = cuda_flow_functions(f, program, kernel);
-    if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
-    else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
-                                                                  : STEP_FLOW_READY;
-    if (status && status != CAIRN_BUSY)
-        base_log(f->dev->base, CAIRN_LOG_WARN, "steps go on by slower kernels: %s",
-                 f->dev->base->error);
-    return f->flow_states[kernel] == STEP_FLOW_READY;
+    return cuda_settle(f, &f->flow_states[kernel], status, "steps go on by slower kernels");
 }
 
 /* Waits for one. [blocks] */

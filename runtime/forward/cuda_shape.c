@@ -335,6 +335,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
     if (cuda_has_clusters(f)) f->product_bytes += PRODUCT_SPREAD_SHARED;
+    f->bands_from = (size_t)STEP_BANDS_MIB << 20;
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
         cuda_shares(s) == 1 && !f->latents.heads)
         cuda_choose_flow(f);

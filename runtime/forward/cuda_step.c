@@ -130,8 +130,8 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, 
  * they read the same weights at about the same time (8B, two windows: 2964 us against 3788; four: 7.6 ms
  * against 8.3 by as many for each as there are multiprocessors).
  * `teams` of a block's warps have tiles of their own: no more blocks than have tiles for all. */
-static int cuda_blocks(const forward_cuda_state *f, int tiles, int teams, int windows) {
-    int most = 2 * f->blocks / windows;
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int teams, int places, int windows) {
+    int most = places / windows;
     if (most < 3) most = 3; /* q, k and v in formats of their own */
     if (!f->streamed) return tiles;
     tiles = (tiles + teams - 1) / teams;
@@ -162,22 +162,29 @@ static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int lay
     return cuda_has_clusters(f) && parts <= PRODUCT_CLUSTER ? parts : 1;
 }
 
-/* A product of a layer's step: so many tiles, in windows of eight rows. */
+/* A product of a layer's step: so many tiles, in windows of rows. */
 static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kernel, int tiles, int rows,
                                         int layer) {
     device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
     step_params p = f->stage.params;
-    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
-    int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), windows);
+    const jit_kernel *function;
+    const bool bands = cuda_takes_bands(f, kernel, layer);
+    const int windows = bands ? (rows + 15) / 16 : (rows + 7) / 8, places = bands ? f->blocks : 2 * f->blocks;
+    const int parts = cuda_cluster(f, kernel, layer);
+    int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), places, windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
-        const int room = parts > 2 ? f->blocks * 10 / 11 : f->blocks; /* H200: 30 of 4 of 132 */
-        const int places = 2 * room / (parts * windows), most = places ? places : 1;
+        const int room = (parts > 2 ? places * 10 / 11 : places) / (parts * windows); /* H200: 30 of 4 of 132 */
+        const int most = room ? room : 1;
         const int each = (tiles + most - 1) / most;
         x = (tiles + each - 1) / each * parts;
         dims.cluster = (unsigned)parts;
     }
     dims.grid[0] = (unsigned)x, dims.grid[1] = (unsigned)windows;
-    return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
+    if (bands) dims.shared_bytes = cuda_band_bytes();
+    f->form = bands ? STEP_FORM_BANDS : STEP_FORM_ALL;
+    function = cuda_kernel_of(f, kernel, layer, &p);
+    f->form = STEP_FORM_ALL;
+    return device_launch(f->dev, function, &dims, &p);
 }
 
 /* The same, by its wide form where there is one (the flow's model, many rows). */
@@ -327,7 +334,7 @@ static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f
  * of their own, and few have logits. */
 static step_graph_size cuda_graph_size(forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    step_graph_size size = {rule ? f->runs : 1, rows, rows, cuda_choose_chain(f, rule)};
+    step_graph_size size = {rule ? f->runs : 1, rows, rows, cuda_choose_chain(f, rule), f->banded};
     while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
@@ -346,7 +353,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part 
     if (rule) cuda_renew_graphs(f, part);
     else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
              (held->wanted + 7) / 8 < (size.wanted + 7) / 8 || held->chain.chunks != size.chain.chunks ||
-             held->chain.blocks < size.chain.blocks)
+             held->chain.blocks < size.chain.blocks || held->banded != size.banded)
         device_graph_free(f->dev, graph);
     if (!graph->exec) {
         const step_attention a = {rule, &part->form, false, size.groups, size.chunks,
@@ -375,6 +382,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
+    f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
     if (!part->told &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
         return cuda_run_stage_graph(f, part);

@@ -452,6 +452,18 @@ static void test_chains(rig *gpu, int at) {
     tap_ok(s->dev->sm_count > 4 || held->chain.chunks == 2, "cuda, chains: of %d chunks", held->chain.chunks);
 }
 
+/* Products that take two bands of rows at a time, once their kernels are there: the same bits. */
+static void test_bands(rig *gpu, int at) {
+    forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
+    const bool can = cuda_has_clusters(s);
+    s->bands_from = 0, s->bands_state = STEP_FLOW_WAITS, s->bands_asked = false;
+    for (int i = 0; i < 1200 && can && !cuda_has_bands(s, false) && s->bands_state == STEP_FLOW_WAITS; i++)
+        os_sleep_us(100000);
+    tap_ok(!can || s->bands_state == STEP_FLOW_READY, "cuda, bands: their kernels are asked for, and come");
+    test_rows(gpu, "in bands", at);
+    tap_ok(forward(gpu, 0, 1, at, MANY, DENSE, MANY, logits) && s->banded == can, "cuda, bands: they serve");
+}
+
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
  * formats of their own. */
 static void test_streamed(const char *path, int at) {
@@ -467,6 +479,7 @@ static void test_streamed(const char *path, int at) {
         test_rows(&gpu, "streamed", at);
         test_batch(&gpu, at, 2, true);
         test_chains(&gpu, 300);
+        test_bands(&gpu, at);
         test_prompts(&gpu, at);
     }
     cairn_close(cpu.rt);

@@ -170,7 +170,7 @@ static void trim(char *text) {
 static int read_instances(const char *text, instance *all) {
     int count = 0, line_number = 0;
     const char *next = text;
-    for (const char *line = text; *line && line_number++ < 80; line = next) {
+    for (const char *line = text; *line && line_number++ < 120; line = next) {
         next = line + strcspn(line, "\n");
         next += *next != 0;
         const char *start = line + strspn(line, " \t*/");

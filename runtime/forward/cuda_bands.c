@@ -1,0 +1,72 @@
+/* forward_cuda_bands: products of a step of more than eight rows (BANDS in kernels_src/dense/product.cuh). A block
+ * takes two bands of eight rows, so that weights are read and expanded once for sixteen; it has a multiprocessor
+ * of its own. The bits are those of a band alone. The kernels are compiled in the background from the first such
+ * step on; until they are there windows of eight rows serve. */
+
+/* The products that have such a form, as bits: of a set of formats those whose weights are so many that one block
+ * for each multiprocessor is enough to read them. */
+static unsigned cuda_band_products(const forward_cuda_state *f, int set) {
+    static const int products[] = {STEP_P_QKV, STEP_P_O, STEP_P_GATE_UP, STEP_P_DOWN, STEP_P_CONV_IN,
+                                   STEP_P_CONV_OUT};
+    const unsigned there = cuda_products_of(f, set);
+    unsigned bits = 0;
+    for (size_t i = 0; i < BASE_COUNT(products); i++)
+        if (there >> products[i] & 1 &&
+            cuda_product_bytes(f->shape, products[i], f->formats[products[i]][set]) >= f->bands_from)
+            bits |= 1u << products[i];
+    return bits;
+}
+
+static unsigned cuda_band_bytes(void) { return PRODUCT_BANDS_SHARED + 2 * PRODUCT_SPREAD_SHARED; }
+
+/* false: none of these formats has such a product */
+static bool cuda_band_request(const forward_cuda_state *f, int set, jit_constant *constants, jit_request *out) {
+    const unsigned products = cuda_band_products(f, set);
+    *out = (jit_request){"step/layer.cu", constants, 0, true};
+    out->constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    cuda_constant(constants, "PRODUCTS")->value = (int64_t)products;
+    cuda_constant(constants, "BANDS")->value = 2;
+    return products != 0;
+}
+
+static cairn_status cuda_band_functions(forward_cuda_state *f, jit_program *program, int set) {
+    cairn_status status = CAIRN_OK;
+    for (int i = STEP_K_QKV; i < STEP_K_ATTEND && !status; i++)
+        if (cuda_band_products(f, set) >> cuda_kernel_product(i) & 1)
+            status = jit_function(f->dev->jit, program, step_kernel_names[i], (int)cuda_band_bytes(),
+                                  &f->band_kernels[set][i]);
+    return status;
+}
+
+/* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
+static cairn_status cuda_take_bands(forward_cuda_state *f, bool waits) {
+    jit_constant constants[STEP_FORMATS][STEP_CONSTANTS];
+    jit_request requests[STEP_FORMATS];
+    jit_program *programs[STEP_FORMATS];
+    cairn_status status;
+    int sets[STEP_FORMATS], count = 0;
+    for (int set = 0; set < STEP_FORMATS; set++) {
+        sets[count] = set;
+        count += cuda_band_request(f, set, constants[count], &requests[count]);
+    }
+    status = cuda_seek(f, requests, count, &f->bands_asked, waits, programs);
+    for (int i = 0; i < count && !status; i++) status = cuda_band_functions(f, programs[i], sets[i]);
+    return status;
+}
+
+/* Whether they can be launched by now; waits: once they are there, if they were asked for. */
+static bool cuda_has_bands(forward_cuda_state *f, bool waits) {
+    cairn_status status;
+    if (!cuda_has_clusters(f) || f->dev->max_shared_bytes < (int)cuda_band_bytes()) return false;
+    if (f->bands_state != STEP_FLOW_WAITS || (waits && !f->bands_asked)) return f->bands_state == STEP_FLOW_READY;
+    status = cuda_take_bands(f, waits);
+    if (!cuda_settle(f, &f->bands_state, status, "products of many rows go on by slower kernels")) return false;
+    cuda_free_sparse_graphs(f); /* others say what they were made of */
+    return true;
+}
+
+/* Whether a product of the step that is launched runs so. */
+static bool cuda_takes_bands(const forward_cuda_state *f, step_kernel kernel, int layer) {
+    const int product = cuda_kernel_product((int)kernel);
+    return f->banded && cuda_band_products(f, f->layers[layer].which[product]) >> product & 1;
+}
