@@ -5,11 +5,12 @@
  * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
  * say how K is cut: into parts, a part into slices of at most 16 units of 32 inputs, one
  * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
- * pass: of a band of up to eight rows or, with CAIRN_BANDS 2, of two, for which weights are read and expanded
- * once; then it has the registers of a whole multiprocessor. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
- * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
- * input is awaited. The sums of a tile meet in shared memory; some warps add them up and hand the
- * outputs on while the others go on to the next tiles.
+ * pass: of a band of up to eight rows or, with CAIRN_BANDS 2, of two, for which weights are read and
+ * expanded once; then a block takes the registers of a whole multiprocessor. Each warp's weights come
+ * through a ring of its own in shared memory, several groups ahead, so that memory waits neither for
+ * arithmetic nor for the kernel before: the rings fill before the input is awaited. The sums of a tile
+ * meet in shared memory; some warps add them up and hand the outputs on while the others go on to the
+ * next tiles.
  *
  * Numerics: weights enter mma m16n8k16 as exact small integers (f16 subnormals: n stands for
  * n 2^-24, so that two cost one AND), x as f16, sums are f32. A unit's sum is multiplied by its

@@ -27,7 +27,7 @@ constexpr bool HAS_ALONE = CAIRN_ALONE, HAS_MANY = !HAS_ALONE;
 constexpr bool HAS_ALONE = true, HAS_MANY = true;
 #endif
 
-/* The tokens of this block: a window of up to eight rows. `total`: of the forward. */
+/* The tokens of this block: a window of up to COLUMNS rows. `total`: of the forward. */
 struct row_window {
     int first, count, total;
 };
@@ -69,7 +69,7 @@ CAIRN_INLINE int input_at(int k) { return CAIRN_PARTS == 0 ? operand_at(k) : k; 
 
 /* ---- inputs of products ---- */
 
-/* Up to eight rows of f16 [slot, INPUTS]. */
+/* Up to COLUMNS rows of f16 [slot, INPUTS]. */
 template <int INPUTS> struct rows_input {
     const step_params &p;
     const uint8_t *at; /* of the window's first row; once aimed the lane's, of unit `aimed` */
