@@ -162,9 +162,10 @@ typedef void (*cairn_log_callback)(void *user, cairn_log_level level, const char
 CAIRN_API void cairn_log_stderr(void *user, cairn_log_level level, const char *text);
 
 /* Progress of what takes long: kernels that compile, by their names; a model that loads: MiB of its
- * file, by its path, then "tokenizer", "weights", "model". `index` (0-based) of `count` is done. It is
- * called by the thread that waits, and calls nothing of the runtime but cairn_close. Returning false
- * cancels: the call is CANCELLED, a load within some milliseconds, and leaves nothing. */
+ * file, by its path, then "tokenizer", "weights", "model"; cairn_eval: tokens, by "eval". `index` (0-based)
+ * of `count` is done. It is called by the thread that waits, and calls nothing of the runtime but
+ * cairn_close. Returning false cancels: the call is CANCELLED, a load or eval within some milliseconds,
+ * and leaves nothing. */
 typedef bool (*cairn_progress_callback)(void *user, const char *what, int index, int count);
 
 /* A piece of generated text, whole UTF-8 characters. Returning false cancels the generation. */
@@ -956,7 +957,7 @@ typedef struct cairn_eval_args {
     float *nll;         /* [count], out, or NULL: of each token; nll[0] is 0 */
 } cairn_eval_args;
 /* *mean_nll: the mean over tokens 2..count. Needs free pages for count tokens while it runs.
- * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL. */
+ * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback). */
 CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
                                   double *mean_nll);
 

@@ -103,7 +103,7 @@ static void base_delete(base *b, void *memory, size_t count, size_t size) {
 
 static cairn_status base_progress(base *b, const char *what, uint64_t done, uint64_t all) {
     if (!b->progress || b->progress(b->progress_user, what, (int)done, (int)all)) return CAIRN_OK;
-    return base_fail(b, CAIRN_CANCELLED, "load: cancelled at %llu of %llu of %s",
+    return base_fail(b, CAIRN_CANCELLED, "cancelled at %llu of %llu of %s",
                      (unsigned long long)done, (unsigned long long)all, what);
 }
 
