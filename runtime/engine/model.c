@@ -258,6 +258,7 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    if (base_check_callback(&rt->base)) return;
     handles_hold(rt);
     model->closing = engine_is_busy(model);
     for (cairn_model **link = &rt->models; *link && !model->closing; link = &(*link)->next)
@@ -288,6 +289,7 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
         return base_fail(&model->runtime->base, CAIRN_VERSION_MISMATCH,
                          "model_info: struct_size is %u; set it to sizeof the struct",
                          info->struct_size);
+    if ((status = base_check_callback(&model->runtime->base))) return status;
     memset(&p, 0, sizeof p);
     handles_hold_beside(model->runtime);
     p.free_pages = model->kv.pool.free_count;
