@@ -269,8 +269,7 @@ static bool bind_check_wish(lua_State *L, const char *name) {
         if (bind_distance(name, bind_wish_names[i]) < bind_distance(name, bind_wish_names[closest]))
             closest = i;
     }
-    bind_no_option(L, "generate", name, bind_wish_names[closest]);
-    return false;
+    return bind_no_option(L, "generate", name, bind_wish_names[closest]), false;
 }
 
 /* Pushes option `name`; true when it is there. */
