@@ -200,6 +200,28 @@ static void test_poll(void) {
            text, logprobs);
 }
 
+/* ---- a model's own landmark ---------------------------------------------------------------------------- */
+
+static void test_own(void) {
+    static const float row[HIDDEN] = {1.0f, 2.0f};
+    cairn_adapter *own = NULL;
+    const long before = live_blocks;
+    int refused = 0;
+    bool fine = true, all = false;
+    m->plan.landmark.values = row;
+    for (int tries = 0; tries < MOST && !all && fine; tries++) {
+        allocations_left = tries;
+        const cairn_status status = adapter_own(m, &own);
+        all = allocations_left > 0;
+        allocations_left = -1;
+        refused += status != 0;
+        fine = status ? status == CAIRN_OUT_OF_MEMORY && !own && live_blocks == before : own != NULL;
+        if (own) adapter_free(own), own = NULL;
+    }
+    m->plan.landmark.values = NULL;
+    tap_ok(fine && all && refused > 1 && live_blocks == before, "a model's own landmark: %d refused", refused);
+}
+
 /* ---- what is refused ---------------------------------------------------------------------------------- */
 
 static void test_sampling(void) {
@@ -249,6 +271,7 @@ int main(void) {
     if (tap_ok(write_model(path), "a model's file") && open_model()) {
         for (size_t i = 0; i < BASE_COUNT(calls); i++) test_call(&calls[i]);
         test_poll();
+        test_own();
         test_sampling();
     }
     cairn_close(rt);

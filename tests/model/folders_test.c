@@ -690,6 +690,30 @@ static void test_deep(const family *f) {
     check_refused(folder, CAIRN_BAD_FILE, "'model_type'", "a number of 392 digits");
 }
 
+/* Weights in more files than one has hands for. */
+static void test_many_files(const family *f, const char *folder) {
+    static const uint8_t empty[] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    static const char begin[] = "{\"weight_map\": {\"a\": \"model.safetensors\"";
+    char name[64], path[256];
+    gguf_build index = {0};
+    folder_write(f, folder, 1);
+    build_bytes(&index, begin, strlen(begin));
+    for (int i = 0; i < SHARDS_FILES; i++) {
+        snprintf(name, sizeof name, ", \"%d\": \"%d.safetensors\"", i, i);
+        build_bytes(&index, name, strlen(name));
+        snprintf(name, sizeof name, "%d.safetensors", i);
+        folder_save(folder, name, empty, sizeof empty);
+    }
+    build_bytes(&index, "}}", 2);
+    folder_save(folder, INDEX, index.data, index.size);
+    check_refused(folder, CAIRN_UNSUPPORTED, "the weights lie in more than 256 files", INDEX);
+    for (int i = 0; i < SHARDS_FILES; i++) {
+        snprintf(path, sizeof path, "%s/%d.safetensors", folder, i);
+        remove(path);
+    }
+    free(index.data);
+}
+
 /* Files of sizes that make no sense. */
 static void test_sizes(const family *f) {
     static const char *const folder = "build/folders/hostile";
@@ -702,6 +726,7 @@ static void test_sizes(const family *f) {
         if (tap_ok(!truncate(path, (off_t)3 << 30), "%s of 3 GiB, a hole", large[i]))
             check_refused(folder, CAIRN_BAD_FILE, "are sensible", large[i]);
     }
+    test_many_files(f, folder);
     folder_write(f, folder, 1);
     FILE *file = fopen("build/folders/hostile/" HEAD, "ab");
     if (tap_ok(file && fputc(0, file) == 0 && !fclose(file), "weights with a byte more"))

@@ -648,7 +648,8 @@ static void test_broken_specials(base *b) {
 /* ---- families of templates ---- */
 
 /* A vocabulary of the 256 bytes and, behind them, of the marks; kind 3: control, 4: user-defined. */
-static cairn_status open_marks(base *b, const json_value *family, int kind, tokenizer *t) {
+static cairn_status open_template(base *b, const json_value *family, int kind, const char *template,
+                                  tokenizer *t) {
     const json_value *marks = json_get(family, "marks");
     tokenizer_alphabet alphabet;
     gguf_build f = {0};
@@ -669,10 +670,31 @@ static cairn_status open_marks(base *b, const json_value *family, int kind, toke
     build_key_array(&f, "tokenizer.ggml.token_type", 5, count);
     for (size_t i = 0; i < count; i++) build_number(&f, i < 256 ? 1 : (uint64_t)kind, 4);
     build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
-    build_key_string(&f, "tokenizer.chat_template", json_get(family, "template")->text);
+    build_key_string(&f, "tokenizer.chat_template", template);
     status = open_built(b, &f, t);
     free(f.data);
     return status;
+}
+
+static cairn_status open_marks(base *b, const json_value *family, int kind, tokenizer *t) {
+    return open_template(b, family, kind, json_get(family, "template")->text, t);
+}
+
+/* A default text that is made of more than text and the day is none of those that are known. */
+static void test_computed_default(base *b, const json_value *family) {
+    static const char day[] = "\" + today + \"", other[] = "\" + month + \"";
+    const char *was = json_get(family, "template")->text, *at = strstr(was, day);
+    char *changed;
+    tokenizer t;
+    if (!at) return;
+    changed = (char *)malloc(strlen(was) + sizeof other);
+    snprintf(changed, strlen(was) + sizeof other, "%.*s%s%s", (int)(at - was), was, other,
+             at + sizeof day - 1);
+    tap_ok(!open_template(b, family, 3, was, &t) && t.has_chat, "a default text with the day is known");
+    tokenizer_close(b, &t);
+    tap_ok(!open_template(b, family, 3, changed, &t) && !t.has_chat, "one with the month is not");
+    tokenizer_close(b, &t);
+    free(changed);
 }
 
 /* A text with the day in place of "@TODAY@" or "@DAY@". */
@@ -833,6 +855,7 @@ static void test_families(base *b, const json_value *file) {
     for (const json_value *f = families->first; f; f = f->next) {
         test_family(b, f);
         test_family_refusals(b, f);
+        test_computed_default(b, f);
     }
     test_own_format(b, families->first);
 }
