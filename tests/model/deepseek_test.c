@@ -514,9 +514,10 @@ static void test_types(const char *path) {
         char error[512] = "", words[64];
         c.kv_dtype = others[i].type;
         snprintf(words, sizeof words, "kv_dtype = \"%s\": the cache of a model with latent", others[i].name);
-        tap_ok(!cairn_open(&c, &rt, error, sizeof error) &&
-                   cairn_load_model(rt, path, &m) == CAIRN_UNSUPPORTED && !m &&
-                   strstr(cairn_last_error(rt), words), "%s", rt ? cairn_last_error(rt) : error);
+        cairn_status status = cairn_open(&c, &rt, error, sizeof error);
+        if (!status) status = cairn_load_model(rt, path, &m);
+        tap_ok(rt && status == CAIRN_UNSUPPORTED && !m && strstr(cairn_last_error(rt), words), "%s",
+               rt ? cairn_last_error(rt) : error);
         cairn_close(rt);
     }
 }
