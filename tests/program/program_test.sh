@@ -204,13 +204,13 @@ local host = require "host"
 host.catch_interrupts(true)
 io.popen("kill -INT $PPID"):close()
 local line = host.read_line()
-print(line, host.catch_interrupts(false), host.catch_interrupts(true))
+io.write(tostring(line), " ", tostring(host.catch_interrupts(false)), " ", tostring(host.catch_interrupts(true)), "\n")
 for _ = 1, arg[1] and 3 or 0 do print(host.read_line()) end
 LUA
 mkfifo "$work/silent"
-early() { [ "$(timeout 60 $cairn run "$work/early.lua" 0<> "$work/silent")" = "nil	true	false" ]; }
+early() { [ "$(timeout 60 $cairn run "$work/early.lua" 0<> "$work/silent")" = "nil true false" ]; }
 check "Ctrl-C before a line is waited for ends the wait" early
-check_text "and lines come whole" "$(printf 'one\n\ntwo' | $cairn run "$work/early.lua" more)" "nil	true	false
+check_text "and lines come whole" "$(printf 'one\n\ntwo' | $cairn run "$work/early.lua" more)" "nil true false
 one
 
 two"
