@@ -648,7 +648,7 @@ static void test_broken_specials(base *b) {
 /* ---- families of templates ---- */
 
 /* A vocabulary of the 256 bytes and, behind them, of the marks; kind 3: control, 4: user-defined. */
-static cairn_status open_template(base *b, const json_value *family, int kind, const char *template,
+static cairn_status open_template(base *b, const json_value *family, int kind, const char *words,
                                   tokenizer *t) {
     const json_value *marks = json_get(family, "marks");
     tokenizer_alphabet alphabet;
@@ -670,7 +670,7 @@ static cairn_status open_template(base *b, const json_value *family, int kind, c
     build_key_array(&f, "tokenizer.ggml.token_type", 5, count);
     for (size_t i = 0; i < count; i++) build_number(&f, i < 256 ? 1 : (uint64_t)kind, 4);
     build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
-    build_key_string(&f, "tokenizer.chat_template", template);
+    build_key_string(&f, "tokenizer.chat_template", words);
     status = open_built(b, &f, t);
     free(f.data);
     return status;
