@@ -30,10 +30,12 @@
 #endif
 
 #include "runtime/base/base.h"
+#include "runtime/base/callback.h"
 
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
+#include "runtime/base/callback.c"
 
 BASE_SMALL_BEGIN
 #include "runtime/base/jdoc.h"

@@ -155,16 +155,21 @@ typedef enum cairn_log_level {
     CAIRN_LOG_DEBUG = 4
 } cairn_log_level;
 
-/* One line, no newline at its end. May be called from a compile thread. */
+/* A callback of the log, of the progress or of a model source runs inside a call of the runtime and
+ * calls nothing of it but cairn_cancel, cairn_last_error and cairn_session_error: what would change it
+ * or wait for it is BUSY, or does nothing where it gives no status. While a model loads and in
+ * cairn_eval cairn_close counts, too, once that has ended: CANCELLED. Other runtimes may be called. */
+
+/* One line, no newline at its end. May be called from a compile thread, and from a worker's. */
 typedef void (*cairn_log_callback)(void *user, cairn_log_level level, const char *text);
 
 /* A ready-made one that writes "cairn: TEXT" lines to standard error. */
 CAIRN_API void cairn_log_stderr(void *user, cairn_log_level level, const char *text);
 
 /* Progress of what takes long: kernels that compile, by their names; a model that loads: MiB of its
- * file, by its path, then "tokenizer", "weights", "model". `index` (0-based) of `count` is done. It is
- * called by the thread that waits, and calls nothing of the runtime but cairn_close. Returning false
- * cancels: the call is CANCELLED, a load within some milliseconds, and leaves nothing. */
+ * file, by its path, then "tokenizer", "weights", "model"; cairn_eval: tokens, by "eval". `index` (0-based)
+ * of `count` is done. It is called by the thread that waits. Returning false cancels: the call is
+ * CANCELLED, a load or eval within some milliseconds, and leaves nothing. */
 typedef bool (*cairn_progress_callback)(void *user, const char *what, int index, int count);
 
 /* A piece of generated text, whole UTF-8 characters. Returning false cancels the generation. */
@@ -580,8 +585,7 @@ typedef struct cairn_model_source {
     const void *data;        /* the file's bytes, or NULL */
     uint64_t bytes;          /* how many it has */
     /* data NULL: writes up to `bytes` bytes of the file, from `offset` on, and returns how many it
-     * wrote; 0: none can be read. Called in the order of the file, from the calling thread. It calls
-     * nothing of this runtime but cairn_close, which counts when the load has ended: CANCELLED. */
+     * wrote; 0: none can be read. Called in the order of the file, from the calling thread. */
     size_t (*read)(void *user, uint64_t offset, void *out, size_t bytes);
     void *user;
 } cairn_model_source;
@@ -813,9 +817,9 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * receives the text as it comes, in whole UTF-8 characters, without the end token, without a stop
  * string and without a part of one; unfinished UTF-8 at the end becomes U+FFFD. After a stop string
  * the session ends where the text ends: its ids leave, and of a token that says more than the text
- * what is left is tokenized anew (keep_stop: the session keeps every id). The callback must not call
- * this session but for cairn_cancel; a session, model or runtime that it closes goes when the call
- * has ended. [blocks]
+ * what is left is tokenized anew (keep_stop: the session keeps every id). The callback may look at this
+ * session (ids, stats, error) and cancel it; other calls on it are BUSY, and so is cairn_step. A
+ * session, model or runtime that it closes goes when the call has ended. [blocks]
  *
  * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end
  * token only where the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR).
@@ -956,7 +960,7 @@ typedef struct cairn_eval_args {
     float *nll;         /* [count], out, or NULL: of each token; nll[0] is 0 */
 } cairn_eval_args;
 /* *mean_nll: the mean over tokens 2..count. Needs free pages for count tokens while it runs.
- * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL. */
+ * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback). */
 CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
                                   double *mean_nll);
 

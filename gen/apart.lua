@@ -227,7 +227,9 @@ for line in io.lines() do
     if not system and from then add(('#line %d "%s"\n'):format(number, path)) end
   else
     if not system then
-      if line:find "^#%s*define" or line:find "^#%s*undef" then declare(line)
+      if line:find "^#%s*define" or line:find "^#%s*undef" then
+        declare(line)
+        if from then add "\n" end -- what follows stays on its line
       elseif not line:find "^#" then scan(line) end
     end
     line_number = line_number + 1

@@ -72,8 +72,9 @@ local function inlined_lines(text)
 end
 
 -- A statement of several lines that calls with a choice among its arguments has counts of its later
--- lines alone.
+-- lines alone. The end of a function that never returns is as good as the line before it.
 local function reached(counts, text, n)
+  if text[n] == "}" and (counts[n] or 0) == 0 then n = n - 1 end
   while (counts[n] or 0) == 0 do
     if not text[n] or text[n]:gsub("/%*.-%*/", ""):find "[;{}:]%s*$" then return false end
     n = n + 1

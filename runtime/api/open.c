@@ -124,6 +124,7 @@ void cairn_close(cairn_runtime *rt) {
         rt->closing = true;
         return;
     }
+    if (base_check_callback(&rt->base)) return;
     handles_hold(rt);
     rt->closing = closing = engine_is_any_busy(rt);
     handles_drop(rt);

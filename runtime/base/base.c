@@ -43,6 +43,7 @@ static void base_init(base *b, const cairn_allocator *allocator, cairn_log_callb
 
 static void base_fork(const base *from, base *to) {
     base_init(to, &from->allocator, from->log, from->log_user, from->log_level);
+    to->root = from;
 }
 
 void cairn_log_stderr(void *user, cairn_log_level level, const char *text) {
@@ -55,13 +56,16 @@ void cairn_log_stderr(void *user, cairn_log_level level, const char *text) {
 
 static void base_log(base *b, cairn_log_level level, const char *format, ...) {
     char text[2048], shown[sizeof text];
+    base_callback within;
     va_list args;
     if (!b->log || level > b->log_level) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     base_show(text, strchr(format, '\n') != NULL, shown, sizeof shown);
+    base_begin_callback(b, &within);
     b->log(b->log_user, level, shown);
+    base_end_callback(&within);
 }
 
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...) {
@@ -102,8 +106,14 @@ static void base_delete(base *b, void *memory, size_t count, size_t size) {
 }
 
 static cairn_status base_progress(base *b, const char *what, uint64_t done, uint64_t all) {
-    if (!b->progress || b->progress(b->progress_user, what, (int)done, (int)all)) return CAIRN_OK;
-    return base_fail(b, CAIRN_CANCELLED, "load: cancelled at %llu of %llu of %s",
+    base_callback within;
+    bool more;
+    if (!b->progress) return CAIRN_OK;
+    base_begin_callback(b, &within);
+    more = b->progress(b->progress_user, what, (int)done, (int)all);
+    base_end_callback(&within);
+    if (more) return CAIRN_OK;
+    return base_fail(b, CAIRN_CANCELLED, "cancelled at %llu of %llu of %s",
                      (unsigned long long)done, (unsigned long long)all, what);
 }
 

@@ -87,10 +87,10 @@ __asm__(BASE_UNALIGNED("vmovaps", "vmovups") BASE_UNALIGNED("vmovapd", "vmovupd"
 typedef struct base {
     cairn_allocator allocator;
     cairn_log_callback log; /* NULL: silent */
-    void *log_user;
+    void *log_user, *progress_user;
     cairn_log_level log_level;
-    cairn_progress_callback progress; /* of loads; NULL: none. A fork has none */
-    void *progress_user;
+    cairn_progress_callback progress; /* of what takes long; NULL: none. A fork has none */
+    const struct base *root;       /* of which it is a fork; or NULL */
     cairn_status status;           /* of the last failure */
     char error[BASE_ERROR_BYTES];  /* its message; reporting never allocates */
 } base;

@@ -318,11 +318,11 @@ static void config_unknown_key(const config_reader *r, int parent) {
         config_print_value(&text, r->lua, -2);
         config_print(&text, "]");
     }
-    if (r->source && key) line = config_key_line(r->source, parent, key, bytes);
-    else if (r->source && lua_isinteger(r->lua, -2))
+    if (key) line = config_key_line(r->source, parent, key, bytes);
+    else if (lua_isinteger(r->lua, -2))
         line = config_item_line(r->source, parent, lua_tointeger(r->lua, -2));
     config_add(r->report, line, "%s%s is not a field%s%s%s", shown,
-            r->source && !line ? " (computed)" : "", hint ? "; did you mean " : "",
+            !line ? " (computed)" : "", hint ? "; did you mean " : "",
             hint ? hint : "", hint ? "?" : "");
 }
 
@@ -571,32 +571,6 @@ static cairn_status config_parse(base *b, const char *text, size_t bytes, const 
     } else {
         status = config_finish(b, &work->report, error, error_bytes);
     }
-    if (!status) *out = work->config;
-    base_delete(b, work, 1, sizeof *work);
-    return status;
-}
-
-/* The config that a table of the host's own Lua, at a stack index, describes. Raises no error. */
-BASE_UNUSED static cairn_status config_from_table(base *b, lua_State *lua, int index,
-                                               cairn_config *out, char *error,
-                                               size_t error_bytes) {
-    config_work *work = (config_work *)base_new(b, 1, sizeof *work);
-    config_reader reader;
-    cairn_status status;
-    if (!work || !lua_checkstack(lua, 8)) {
-        base_delete(b, work, 1, sizeof *work);
-        base_no_memory(b, "reading a config", sizeof *work);
-        return config_copy_error(b, error, error_bytes);
-    }
-    config_set_defaults(&work->config);
-    config_report_init(&work->report, "config");
-    reader.lua = lua;
-    reader.report = &work->report;
-    reader.source = NULL;
-    reader.config = &work->config;
-    config_read_table(&reader, -1, lua_absindex(lua, index));
-    config_check_together(&work->report, &work->config);
-    status = config_finish(b, &work->report, error, error_bytes);
     if (!status) *out = work->config;
     base_delete(b, work, 1, sizeof *work);
     return status;

@@ -59,6 +59,7 @@ static void handles_wait(cairn_runtime *rt, int64_t us) {
 static cairn_status handles_enter(cairn_runtime *rt) {
     cairn_status status;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if ((status = base_check_callback(&rt->base))) return status;
     handles_hold(rt);
     if ((status = device_enter(&rt->device))) handles_drop(rt);
     return status;

@@ -346,6 +346,7 @@ cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
     if (bytes < sizeof bytes || bytes > sizeof now)
         return base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
                          "session_stats: struct_size is %u; set it to sizeof the struct", bytes);
+    if ((status = base_check_callback(engine_base(session)))) return status;
     handles_hold_beside(session->model->runtime);
     now = session->stats;
     now.decoded = now.generated > session->from_prompt ? now.generated - session->from_prompt : 0;

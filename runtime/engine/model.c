@@ -193,17 +193,28 @@ static const model_backend *engine_backend(const cairn_runtime *rt) {
     return rt->device.cuda ? &forward_cuda_backend : &forward_cpu_backend;
 }
 
+/* Enters a call that tells how far it is, and leaves it: a runtime that was closed meanwhile goes now. */
+static cairn_status engine_enter_long(cairn_runtime *rt) {
+    cairn_status status = handles_enter(rt);
+    if (!status) os_atomic_add(&rt->loading, 1);
+    return status;
+}
+
+static cairn_status engine_leave_long(cairn_runtime *rt, cairn_status status) {
+    handles_leave(rt, status);
+    os_atomic_add(&rt->loading, -1);
+    if (!rt->closing || engine_is_any_busy(rt)) return status;
+    cairn_close(rt);
+    return status ? status : CAIRN_CANCELLED;
+}
+
 /* Both calls' way in; rt is one. */
 static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cairn_model **model) {
     cairn_status status;
-    if ((status = handles_enter(rt))) return status;
-    os_atomic_add(&rt->loading, 1);
-    status = handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
-    os_atomic_add(&rt->loading, -1);
-    if (!rt->closing || engine_is_any_busy(rt)) return status;
-    *model = NULL;
-    cairn_close(rt);
-    return status ? status : CAIRN_CANCELLED;
+    if ((status = engine_enter_long(rt))) return status;
+    status = engine_leave_long(rt, engine_load(rt, place, engine_backend(rt), model));
+    if (status) *model = NULL;
+    return status;
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
@@ -247,6 +258,7 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    if (base_check_callback(&rt->base)) return;
     handles_hold(rt);
     model->closing = engine_is_busy(model);
     for (cairn_model **link = &rt->models; *link && !model->closing; link = &(*link)->next)
@@ -277,6 +289,7 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
         return base_fail(&model->runtime->base, CAIRN_VERSION_MISMATCH,
                          "model_info: struct_size is %u; set it to sizeof the struct",
                          info->struct_size);
+    if ((status = base_check_callback(&model->runtime->base))) return status;
     memset(&p, 0, sizeof p);
     handles_hold_beside(model->runtime);
     p.free_pages = model->kv.pool.free_count;
@@ -520,6 +533,27 @@ static double engine_score(const cairn_eval_args *args, const float *logits, int
     return sum;
 }
 
+/* The progress is asked. */
+static cairn_status engine_eval_goes_on(const cairn_session *s, const cairn_eval_args *args) {
+    return base_progress(engine_base(s), "eval", (uint64_t)s->cached, (uint64_t)args->count);
+}
+
+/* As engine_forward; where the layers are computed here the progress is asked after each. */
+static cairn_status engine_eval_part(engine_part *part, const cairn_eval_args *args) {
+    cairn_model *m = part->s->model;
+    engine_scratch *x = m->scratch;
+    cairn_status status;
+    if (!m->backend->advance) return engine_forward(part);
+    x->parts[0] = *part;
+    x->part_count = 1;
+    engine_take_off(m);
+    status = m->backend->begin(m, &m->kv, &x->batch);
+    while (!status && m->backend->advance(m, 1)) status = engine_eval_goes_on(part->s, args);
+    if (!status) engine_touch_down(m);
+    engine_give_up(m);
+    return status;
+}
+
 /* Rows stay inside one page, so that every page they may select is complete before them. */
 static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *args, float *logits,
                                      double *sum) {
@@ -529,13 +563,13 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
     loop_clear(s->model);
     status = engine_add(s, args->ids, args->count);
     *sum = 0.0;
-    while (!status && s->cached < args->count) {
+    while (!status && !(status = engine_eval_goes_on(s, args)) && s->cached < args->count) {
         int now = engine_tokens_in(s, engine_slots(s, s->cached) + ENGINE_EVAL_ROWS) - s->cached;
         if (now > engine_inside(s)) now = engine_inside(s);
         if (now > args->count - s->cached) now = args->count - s->cached;
         engine_part part = engine_part_of(s, FORWARD_STEP, now);
         part.logits = logits;
-        if ((status = engine_forward(&part))) break;
+        if ((status = engine_eval_part(&part, args))) break;
         *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
         s->cached += now;
     }
@@ -576,7 +610,7 @@ cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *given, double
     if (!mean_nll) return base_fail(b, CAIRN_INVALID_ARGUMENT, "eval: mean_nll is NULL");
     vocab = (size_t)model->shape.vocab;
     if ((status = engine_check_eval(b, model, given, &args))) return status;
-    if ((status = handles_enter(model->runtime))) return status;
+    if ((status = engine_enter_long(model->runtime))) return status;
     if (!(status = engine_open(model, &s))) {
         logits = (float *)base_new(b, ENGINE_EVAL_ROWS * vocab, sizeof *logits);
         if (!logits) status = base_no_memory(b, "eval", ENGINE_EVAL_ROWS * vocab * sizeof *logits);
@@ -585,5 +619,5 @@ cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *given, double
         engine_close(s);
     }
     if (!status) *mean_nll = sum / (double)(args.count - 1);
-    return handles_leave(model->runtime, status);
+    return engine_leave_long(model->runtime, status);
 }

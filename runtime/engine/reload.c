@@ -74,7 +74,11 @@ static cairn_status reload_read(cairn_runtime *rt, const cairn_config *config, c
                                 bool *changes) {
     char error[BASE_ERROR_BYTES / 2];
     config_change change;
-    cairn_status status = cairn_config_check(config, out, error, sizeof error);
+    base_callback within; /* the config's log is told of mistakes */
+    cairn_status status;
+    base_begin_callback(&rt->base, &within);
+    status = cairn_config_check(config, out, error, sizeof error);
+    base_end_callback(&within);
     if (status)
         return base_fail(&rt->base, status, strchr(error, '\n') ? "reload:\n%s" : "reload: %s", error);
     config_keep_host(out, &rt->config);
@@ -93,6 +97,7 @@ cairn_status cairn_reload(cairn_runtime *rt, const cairn_config *config) {
     cairn_status status;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!config) return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "reload: config is NULL");
+    if ((status = base_check_callback(&rt->base))) return status;
     fresh = (cairn_config *)base_new(&rt->base, 1, sizeof *fresh);
     if (!fresh) return base_no_memory(&rt->base, "reload", sizeof *fresh);
     status = reload_read(rt, config, fresh, &changes);

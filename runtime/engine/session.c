@@ -380,6 +380,7 @@ cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
     if (!session) return CAIRN_INVALID_ARGUMENT;
     *session = NULL;
     if (!model) return CAIRN_INVALID_ARGUMENT;
+    if ((status = base_check_callback(&model->runtime->base))) return status;
     handles_hold(model->runtime);
     if (!(status = engine_open(model, session))) engine_enlist(*session);
     handles_drop(model->runtime);
@@ -428,6 +429,7 @@ cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
     if (!fork) return CAIRN_INVALID_ARGUMENT;
     *fork = NULL;
     if (!session) return CAIRN_INVALID_ARGUMENT;
+    if ((status = base_check_callback(engine_base(session)))) return status;
     handles_hold(session->model->runtime);
     if (!(status = engine_fork(session, fork))) engine_enlist(*fork);
     handles_drop(session->model->runtime);
@@ -436,7 +438,7 @@ cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
 
 void cairn_session_close(cairn_session *session) {
     cairn_runtime *rt = session ? session->model->runtime : NULL;
-    if (!session) return;
+    if (!session || base_check_callback(&rt->base)) return;
     handles_hold(rt);
     session->closing = session->busy;
     if (!session->busy) engine_drop(session);
@@ -451,6 +453,7 @@ static cairn_status engine_enter_beside(cairn_session *s, const char *call) {
     cairn_status status;
     if (!s) return CAIRN_INVALID_ARGUMENT;
     rt = s->model->runtime;
+    if ((status = base_check_callback(&rt->base))) return status;
     handles_hold_beside(rt);
     if (s->busy)
         status = base_fail(engine_base(s), CAIRN_BUSY,
@@ -505,7 +508,7 @@ void cairn_cancel(cairn_session *session) {
 
 const int32_t *cairn_session_ids(const cairn_session *session, int *count) {
     if (count) *count = 0;
-    if (!session) return NULL;
+    if (!session || base_check_callback(engine_base(session))) return NULL;
     handles_hold_beside(session->model->runtime);
     if (count) *count = session->count;
     handles_drop(session->model->runtime);

@@ -187,12 +187,15 @@ static bool jit_is_done(jit *j, const jit_program *p) {
 /* Until the batch ends, or a program of it is built (CAIRN_BUSY if others are not yet). */
 static cairn_status jit_wait_for(jit *j, const jit_program *p) {
     jit_progress progress, last;
+    base_callback within;
     cairn_status status;
     memset(&last, 0, sizeof last);
     while ((status = jit_poll(j, &progress)) == CAIRN_BUSY && !(p && jit_is_done(j, p))) {
+        base_begin_callback(j->owner, &within);
         if (j->options.progress &&
             !j->options.progress(j->options.progress_user, progress.current, progress.done,
                                  progress.total)) jit_cancel(j);
+        base_end_callback(&within);
         os_mutex_lock(&j->lock);
         jit_count(j, &last);
         if (last.done == progress.done) os_cond_wait_us(&j->changed, &j->lock, 250000);

@@ -15,7 +15,8 @@ typedef struct bind_runtime {
     int calls; /* running ones that call Lua: the runtime cannot close */
     bool bar, drawn;    /* progress is shown; and was since a load began */
     bool raised;        /* by the function of `loading`: its error lies on the stack */
-    lua_State *loading; /* of the load that runs; or NULL */
+    lua_State *loading; /* of the load or evaluation that runs; or NULL */
+    int at;             /* where on its stack the runtime lies */
 } bind_runtime; /* user values: see bind_graph; the function that loads ask, or nil */
 typedef struct bind_object { void *object; } bind_object;        /* user value 1: its runtime */
 
@@ -425,7 +426,7 @@ static int bind_ask_loading(lua_State *L) {
     return 1;
 }
 
-/* A cairn_progress_callback. A load's stack holds the runtime at 1; an error passes no C frame of it. */
+/* A cairn_progress_callback. An error passes no C frame of what is asked about. */
 static bool bind_progress(void *user, const char *what, int index, int count) {
     bind_runtime *r = (bind_runtime *)user;
     lua_State *L = r->loading;
@@ -436,7 +437,7 @@ static bool bind_progress(void *user, const char *what, int index, int count) {
     if (!L || r->raised || !lua_checkstack(L, 4)) return !r->raised;
     r->loading = NULL; /* another load within is not asked about */
     lua_pushcfunction(L, bind_ask_loading);
-    lua_pushvalue(L, 1);
+    lua_pushvalue(L, r->at);
     lua_pushlightuserdata(L, &step);
     r->raised = lua_pcall(L, 2, 1, 0) != LUA_OK;
     r->loading = L;
@@ -446,11 +447,12 @@ static bool bind_progress(void *user, const char *what, int index, int count) {
     return more;
 }
 
-/* Around a load that the runtime at 1 begins. */
-static bind_runtime *bind_begin_load(lua_State *L) {
-    bind_runtime *r = (bind_runtime *)luaL_checkudata(L, 1, BIND_RUNTIME);
+/* Around a load or an evaluation of the runtime at `at`. */
+static bind_runtime *bind_begin_load(lua_State *L, int at) {
+    bind_runtime *r = (bind_runtime *)luaL_checkudata(L, at, BIND_RUNTIME);
     r->drawn = false;
     r->loading = L;
+    r->at = at;
     r->calls++;
     return r;
 }
@@ -472,7 +474,7 @@ static void bind_log_apart(void *user, cairn_log_level level, const char *text) 
 }
 
 /* cairn.open([path or table [, { progress = true, log = false, loading = f }]]) -> runtime; log = "apart":
- * each line begins a new one; f(what, index, count) is called while a model loads: false ends it */
+ * each line begins a new one; f(what, index, count) is called while a model loads or evaluates: false ends that */
 static int bind_open(lua_State *L) {
     char error[BIND_ERROR_BYTES];
     cairn_config config;

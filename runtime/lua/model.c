@@ -13,7 +13,7 @@ static int bind_load_model(lua_State *L) {
     const char *path = luaL_checkstring(L, 2);
     cairn_model *model = NULL;
     bind_object *o = (bind_object *)bind_new_object(L, BIND_MODEL, sizeof *o, 1, 1);
-    bind_runtime *r = bind_begin_load(L);
+    bind_runtime *r = bind_begin_load(L, 1);
     cairn_status status = cairn_load_model(rt, path, &model);
     o->object = model;
     bind_end_load(L, r, status);
@@ -47,7 +47,7 @@ static int bind_load_model_from(lua_State *L) {
     source.read = bind_read_bytes;
     source.user = &from;
     o = (bind_object *)bind_new_object(L, BIND_MODEL, sizeof *o, 1, 1);
-    r = bind_begin_load(L);
+    r = bind_begin_load(L, 1);
     status = cairn_load_model_from(rt, &source, &model);
     o->object = model;
     bind_end_load(L, r, status);
@@ -338,6 +338,7 @@ static int bind_eval(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
     cairn_eval_args a;
+    bind_runtime *r;
     double mean = 0.0;
     size_t count;
     int i;
@@ -351,7 +352,9 @@ static int bind_eval(lua_State *L) {
     a.top_ids = (int32_t *)lua_newuserdatauv(L, count * sizeof *a.top_ids, 0);
     a.top_logits = (float *)lua_newuserdatauv(L, count * sizeof *a.top_logits, 0);
     a.nll = (float *)lua_newuserdatauv(L, (size_t)a.count * sizeof *a.nll, 0);
-    bind_check(L, rt, cairn_eval(model, &a, &mean));
+    lua_getiuservalue(L, 1, 1);
+    r = bind_begin_load(L, lua_gettop(L));
+    bind_end_load(L, r, cairn_eval(model, &a, &mean));
     lua_newtable(L);
     bind_set_integer(L, "tokens", a.count);
     bind_set_number(L, "mean_nll", mean);

@@ -146,9 +146,10 @@ static void bind_read_option(bind_call *c, const spec_arg *f, int index) {
             break;
         }
         case SPEC_TEXT: {
-            const char *text = lua_tostring(L, index); /* stands while the table holds it */
+            const char *text;
             if (lua_type(L, index) != LUA_TSTRING)
                 luaL_error(L, "%s: a string is expected, not a %s", what, luaL_typename(L, index));
+            text = lua_tostring(L, index); /* stands while the table holds it */
             memcpy(c->args + f->offset, &text, sizeof text);
             break;
         }

@@ -269,8 +269,7 @@ static bool bind_check_wish(lua_State *L, const char *name) {
         if (bind_distance(name, bind_wish_names[i]) < bind_distance(name, bind_wish_names[closest]))
             closest = i;
     }
-    bind_no_option(L, "generate", name, bind_wish_names[closest]);
-    return false;
+    return bind_no_option(L, "generate", name, bind_wish_names[closest]), false;
 }
 
 /* Pushes option `name`; true when it is there. */
@@ -421,13 +420,19 @@ static void bind_push_logprobs(lua_State *L, cairn_session *session, const cairn
     }
 }
 
+/* Whether the generation with that ticket is still the session's: whatever else the session began or
+ * was made to hold since has ended it. */
+static bool bind_goes_on(const cairn_session *session, int64_t ticket) {
+    return session->generating && !session->submitted && session->ticket == ticket;
+}
+
 /* Pushes the values of the next piece with text; false at the end of the generation. */
-static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *session,
+static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *session, int64_t ticket,
                             cairn_stop *stop) {
     cairn_piece piece;
     piece.struct_size = (uint32_t)sizeof piece;
     do {
-        if (*stop) return false;
+        if (*stop || !bind_goes_on(session, ticket)) return false;
         bind_check(L, rt, cairn_generate_next(session, &piece));
         *stop = piece.stop;
     } while (!piece.bytes && !piece.logprob_ids);
@@ -439,16 +444,18 @@ static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *sess
     return true;
 }
 
-/* The iterator: upvalue 1 is the session, 2 the stop so far. */
+/* The iterator: upvalue 1 is the session, 2 the stop so far, 3 the ticket of the generation. It ends
+ * with nil, and says nothing of a later generation's. */
 static int bind_generate_next(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session;
     cairn_stop stop = (cairn_stop)lua_tointeger(L, lua_upvalueindex(2));
+    const int64_t ticket = lua_tointeger(L, lua_upvalueindex(3));
     bool more;
     lua_settop(L, 0);
     lua_pushvalue(L, lua_upvalueindex(1));
     session = bind_to_session(L, 1, &rt);
-    more = bind_push_piece(L, rt, session, &stop);
+    more = bind_push_piece(L, rt, session, ticket, &stop);
     lua_pushinteger(L, (lua_Integer)stop);
     lua_replace(L, lua_upvalueindex(2));
     if (!more) lua_pushnil(L);
@@ -470,18 +477,19 @@ static bool bind_say_piece(lua_State *L, int f) {
 /* Generates to the end, and calls the function at `f` (0: none) with every piece; false ends the
  * generation, and so does closing what generates. Gives the whole text. */
 static int bind_generate_all(lua_State *L, cairn_runtime *rt, cairn_session *session, int f) {
+    const int64_t ticket = session->ticket;
     cairn_stop stop = CAIRN_STOP_NONE;
     int pieces;
     lua_newtable(L);
     pieces = lua_gettop(L);
-    while (bind_push_piece(L, rt, session, &stop)) {
+    while (bind_push_piece(L, rt, session, ticket, &stop)) {
         cairn_piece last;
         bool more;
         lua_pushvalue(L, pieces + 1);
         bind_add_piece(L, pieces);
         more = bind_say_piece(L, f);
         lua_settop(L, pieces);
-        if (!bind_session_is_open(L, 1)) break;
+        if (!bind_session_is_open(L, 1) || !bind_goes_on(session, ticket)) break;
         if (stop || more) continue;
         cairn_cancel(session);
         last.struct_size = (uint32_t)sizeof last;
@@ -520,7 +528,8 @@ static int bind_generate(lua_State *L) {
     if (!lua_isnil(L, 4)) return bind_generate_all(L, rt, session, 4);
     lua_pushvalue(L, 1);
     lua_pushinteger(L, CAIRN_STOP_NONE);
-    lua_pushcclosure(L, bind_generate_next, 2);
+    lua_pushinteger(L, session->ticket);
+    lua_pushcclosure(L, bind_generate_next, 3);
     return 1;
 }
 

@@ -126,8 +126,7 @@ static void bind_store(void *data, size_t i, cairn_type type, double x, int64_t 
             break;
         case CAIRN_I32: ((int32_t *)data)[i] = (int32_t)n; break;
         case CAIRN_I64: ((int64_t *)data)[i] = n; break;
-        case CAIRN_U8: ((uint8_t *)data)[i] = (uint8_t)n; break;
-        default: break;
+        default: ((uint8_t *)data)[i] = (uint8_t)n; break; /* CAIRN_U8: there are no others */
     }
 }
 

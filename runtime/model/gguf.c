@@ -552,24 +552,22 @@ static cairn_status gguf_open(base *b, const char *path, gguf *out) {
     return status;
 }
 
-enum { GGUF_PART = 4 << 20 }; /* is read at once: so soon a load ends that is to */
-
-/* How much of the file is read. */
-static cairn_status gguf_progress(base *b, const char *path, uint64_t at, uint64_t size) {
-    return base_progress(b, path, at >> 20, size >> 20);
-}
-
-/* Reads the first `held` bytes of `size`. */
-static cairn_status gguf_read_bytes(base *b, const char *path, int64_t file, size_t held, size_t size,
-                                    uint8_t *to) {
-    for (size_t at = 0, part; at < held; at += part) {
-        cairn_status status = gguf_progress(b, path, at, size);
-        int error;
+static cairn_status gguf_read_parts(base *b, const char *name, gguf_part_reader read, const void *from,
+                                    gguf_extent which, uint8_t *data) {
+    for (uint64_t at = which.begin; at < which.end;) {
+        size_t bytes = which.end - at < GGUF_PART ? (size_t)(which.end - at) : GGUF_PART;
+        cairn_status status = base_progress(b, name, at >> 20, which.size >> 20);
+        if (!status) status = read(b, name, from, at, data + at, &bytes);
         if (status) return status;
-        part = held - at < GGUF_PART ? held - at : GGUF_PART;
-        if ((error = os_read_at(file, at, to + at, part)) != 0) return os_fail(b, error, "read", path);
+        at += bytes;
     }
     return CAIRN_OK;
+}
+
+static cairn_status gguf_read_of_file(base *b, const char *path, const void *file, uint64_t at,
+                                      uint8_t *to, size_t *bytes) {
+    const int error = os_read_at(*(const int64_t *)file, at, to, *bytes);
+    return error ? os_fail(b, error, "read", path) : CAIRN_OK;
 }
 
 /* Reads the first `held` bytes, and the header from them. */
@@ -583,7 +581,7 @@ static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size
     *more = false;
     if (!copy) return base_no_memory(b, path, bytes);
     data += (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    status = gguf_read_bytes(b, path, file, held, size, data);
+    status = gguf_read_parts(b, path, gguf_read_of_file, &file, (gguf_extent){0, held, size}, data);
     if (!status) status = gguf_parse_part(b, path, data, held, size, any_type, more, out);
     if (status) base_delete(b, copy, bytes, 1);
     else out->copy = copy, out->held = held, out->file = file;
@@ -637,23 +635,21 @@ static cairn_status gguf_lost(base *b, const gguf *g) {
                      "%s: cannot be read any more; it was cut short while it was loaded", g->path);
 }
 
-/* Copies or reads all of the source to `data`; the callback is not trusted to know its file. */
-static cairn_status gguf_read_source(base *b, const cairn_model_source *s, const char *name,
-                                     uint8_t *data) {
-    for (uint64_t at = 0; at < s->bytes;) {
-        size_t wanted = s->bytes - at < GGUF_PART ? (size_t)(s->bytes - at) : GGUF_PART, got;
-        cairn_status status = gguf_progress(b, name, at, s->bytes);
-        if (status) return status;
-        if (s->data) memcpy(data + at, (const uint8_t *)s->data + at, wanted);
-        got = s->data ? wanted : s->read(s->user, at, data + at, wanted);
-        if (got == 0 || got > wanted)
-            return base_fail(b, CAIRN_FILE_ERROR, "%s: byte %llu of %llu: %llu bytes were asked "
-                             "for, read returned %llu", name, (unsigned long long)at,
-                             (unsigned long long)s->bytes, (unsigned long long)wanted,
-                             (unsigned long long)got);
-        at += got;
-    }
-    return CAIRN_OK;
+/* The callback is not trusted to know its file. */
+static cairn_status gguf_read_of_source(base *b, const char *name, const void *from, uint64_t at,
+                                        uint8_t *to, size_t *bytes) {
+    const cairn_model_source *s = (const cairn_model_source *)from;
+    base_callback within;
+    size_t got;
+    if (s->data) return memcpy(to, (const uint8_t *)s->data + at, *bytes), CAIRN_OK;
+    base_begin_callback(b, &within);
+    got = s->read(s->user, at, to, *bytes);
+    base_end_callback(&within);
+    if (got == 0 || got > *bytes)
+        return base_fail(b, CAIRN_FILE_ERROR, "%s: byte %llu of %llu: %llu bytes were asked for, read "
+                         "returned %llu", name, (unsigned long long)at, (unsigned long long)s->bytes,
+                         (unsigned long long)*bytes, (unsigned long long)got);
+    return *bytes = got, CAIRN_OK;
 }
 
 static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in_place, gguf *out) {
@@ -669,7 +665,8 @@ static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in
     copy = base_realloc(b, NULL, 0, (size_t)source->bytes + GGUF_ALIGNMENT);
     if (!copy) return base_no_memory(b, name, (size_t)source->bytes + GGUF_ALIGNMENT);
     data = (uint8_t *)copy + (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    status = gguf_read_source(b, source, name, data);
+    status = gguf_read_parts(b, name, gguf_read_of_source, source,
+                             (gguf_extent){0, source->bytes, source->bytes}, data);
     if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
     if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
     else out->copy = copy, out->held = (size_t)source->bytes;

@@ -90,6 +90,14 @@ static cairn_status gguf_copy(base *b, const char *path, gguf *out);
 static cairn_status gguf_scan(base *b, const char *path, gguf *out);
 /* The same, to look at: tensors of a block type that is not supported stand in it without bytes. */
 static cairn_status gguf_survey(base *b, const char *path, gguf *out);
+/* Reads up to *bytes bytes from `at` on to `to`; *bytes: how many. */
+typedef cairn_status (*gguf_part_reader)(base *b, const char *name, const void *from, uint64_t at,
+                                         uint8_t *to, size_t *bytes);
+typedef struct gguf_extent { uint64_t begin, end, size; } gguf_extent; /* of a file of `size` bytes */
+enum { GGUF_PART = 4 << 20 }; /* is read at once: so soon a load ends that is to */
+/* Reads bytes [begin, end) to data + begin, part by part; before each the progress is told. */
+static cairn_status gguf_read_parts(base *b, const char *name, gguf_part_reader read, const void *from,
+                                    gguf_extent which, uint8_t *data);
 /* Bytes [at, at + bytes) of the file, which has them: where they lie, or read into `buffer`; NULL
  * when they cannot be read, which gguf_lost turns into a status. Any number of threads may. */
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer);

@@ -357,6 +357,12 @@ static cairn_status hf_parse(hf_folder *h, void *copy, uint8_t *data, size_t hel
     return CAIRN_OK;
 }
 
+static cairn_status hf_read_weights(base *b, const char *path, const void *weights, uint64_t at,
+                                    uint8_t *to, size_t *bytes) {
+    if (shards_gather((const shards *)weights, at, *bytes, to)) return CAIRN_OK;
+    return base_fail(b, CAIRN_FILE_ERROR, "%s: the weights cannot be read", path);
+}
+
 /* Puts the header, and what of the data is to be held, into memory. */
 static cairn_status hf_assemble(hf_folder *h, const base_text *head, uint64_t apart, gguf *out) {
     const size_t start = head->size, made = start + h->made.size;
@@ -365,7 +371,7 @@ static cairn_status hf_assemble(hf_folder *h, const base_text *head, uint64_t ap
     const size_t bytes = (size_t)held + GGUF_ALIGNMENT;
     void *copy;
     uint8_t *data;
-    cairn_status status = CAIRN_OK;
+    cairn_status status;
     if (size > SIZE_MAX / 2) return base_no_memory(h->b, h->path, SIZE_MAX);
     copy = base_realloc(h->b, NULL, 0, bytes);
     if (!copy) return base_no_memory(h->b, h->path, bytes);
@@ -374,12 +380,8 @@ static cairn_status hf_assemble(hf_folder *h, const base_text *head, uint64_t ap
     shards_seal(h->weights);
     memcpy(data, head->data, start);
     if (h->made.size) memcpy(data + start, h->made.data, h->made.size);
-    for (size_t at = made, part; at < held && !status; at += part) {
-        part = (size_t)held - at < GGUF_PART ? (size_t)held - at : GGUF_PART;
-        if ((status = gguf_progress(h->b, h->path, at, size))) break;
-        if (!shards_gather(h->weights, at, part, data + at))
-            status = base_fail(h->b, CAIRN_FILE_ERROR, "%s: the weights cannot be read", h->path);
-    }
+    status = gguf_read_parts(h->b, h->path, hf_read_weights, h->weights,
+                             (gguf_extent){made, held, size}, data);
     if (!status) status = hf_parse(h, copy, data, (size_t)held, (size_t)size, out);
     if (status) base_delete(h->b, copy, bytes, 1);
     return status;

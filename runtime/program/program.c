@@ -11,6 +11,7 @@
 #include <lualib.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@
 #include <io.h>
 #define program_is_terminal(file) _isatty(_fileno(file))
 #else
+#include <poll.h>
 #include <unistd.h>
 #define program_is_terminal(file) isatty(fileno(file))
 #endif
@@ -119,7 +121,6 @@ static int program_terminal(lua_State *L) {
 
 static volatile sig_atomic_t program_catches, program_caught;
 static cairn_session *volatile program_session; /* is cancelled by Ctrl-C */
-static volatile sig_atomic_t program_ends_waits;
 
 static void program_interrupt(int number); /* below, as the state that it stops */
 
@@ -130,22 +131,22 @@ static void program_listen(void) {
     struct sigaction how;
     memset(&how, 0, sizeof how);
     how.sa_handler = program_interrupt;
-    how.sa_flags = program_ends_waits ? 0 : SA_RESTART;
+    how.sa_flags = SA_RESTART;
     sigaction(SIGINT, &how, NULL);
 #endif
 }
 
-/* host.catch_interrupts(on, waits): Ctrl-C is told by host.interrupted() instead of ending the script;
- * given a session's pointer, it also cancels what that session does, and must be called again before
- * the session is closed. waits: it ends the wait for a line, too, which is then nil. A call while it is
- * on forgets no Ctrl-C that nobody asked about. */
+/* host.catch_interrupts(on) -> whether Ctrl-C came that nobody asked about. On, Ctrl-C is told by
+ * host.interrupted() instead of ending the script, and ends host.read_line(); given a session's pointer,
+ * it also cancels what that session does, and must be called again before the session is closed. A call
+ * while it is on forgets none, and the one that turns it off tells of it. */
 static int program_catch(lua_State *L) {
     program_session = (cairn_session *)lua_touserdata(L, 1);
-    if (!program_catches || !lua_toboolean(L, 1)) program_caught = 0;
-    program_catches = lua_toboolean(L, 1);
-    program_ends_waits = lua_toboolean(L, 2);
+    program_catches = lua_toboolean(L, 1); /* before it is looked at: what comes now is told or raised */
+    lua_pushboolean(L, program_caught);
+    if (!program_catches) program_caught = 0;
     program_listen();
-    return 0;
+    return 1;
 }
 
 /* host.interrupted() -> whether Ctrl-C came since it was asked last */
@@ -155,6 +156,68 @@ static int program_was_interrupted(lua_State *L) {
     return 1;
 }
 
+#ifndef _WIN32
+static int program_wakes[2]; /* a pipe: a byte is in it once Ctrl-C was caught; 0, 0: there is none */
+
+/* Whether standard input has something to read; false: Ctrl-C was caught, before or meanwhile. Whichever
+ * thread the system chose for it, the byte in the pipe ends the wait. */
+static bool program_await_input(void) {
+    struct pollfd from[2];
+    if (!program_wakes[1] && pipe(program_wakes)) program_wakes[0] = program_wakes[1] = 0;
+    from[0].fd = STDIN_FILENO, from[1].fd = program_wakes[1] ? program_wakes[0] : -1;
+    from[0].events = from[1].events = POLLIN;
+    while (!program_caught) {
+        from[0].revents = from[1].revents = 0;
+        if (poll(from, 2, -1) < 0 && errno != EINTR) return true; /* the read says why */
+        if (from[0].revents && !program_caught) return true;
+    }
+    return false;
+}
+
+/* Takes out what a Ctrl-C that was told left in the pipe. */
+static void program_calm(void) {
+    struct pollfd from;
+    char byte;
+    from.fd = program_wakes[0], from.events = POLLIN, from.revents = 0;
+    while (program_wakes[1] && poll(&from, 1, 0) > 0 && read(program_wakes[0], &byte, 1) == 1) {}
+}
+
+static void program_wake(void) {
+    const int before = errno;
+    if (program_wakes[1] && write(program_wakes[1], "", 1) < 0) {} /* it is caught all the same */
+    errno = before;
+}
+
+/* host.read_line() -> the next line of standard input, or nil: at its end, and at a Ctrl-C that is caught.
+ * Nothing else may read from it by a buffer. */
+static int program_read_line(lua_State *L) {
+    luaL_Buffer line;
+    char byte = '\0';
+    ssize_t got;
+    program_calm();
+    luaL_buffinit(L, &line);
+    for (;;) {
+        if (!program_await_input()) return 0;
+        got = read(STDIN_FILENO, &byte, 1); /* what is behind the line is left */
+        if (got < 1 || byte == '\n') break;
+        luaL_addchar(&line, byte);
+    }
+    luaL_pushresult(&line);
+    return got == 1 || lua_rawlen(L, -1) ? 1 : 0;
+}
+#else
+static void program_wake(void) {}
+
+/* The system ends the wait itself, at Ctrl-C. */
+static int program_read_line(lua_State *L) {
+    lua_getglobal(L, "io");
+    lua_getfield(L, -1, "read");
+    lua_pushliteral(L, "l");
+    lua_call(L, 1, 1);
+    return 1;
+}
+#endif
+
 static int program_open_host(lua_State *L) {
     static const luaL_Reg calls[] = {{"list", program_list},
                                      {"real", program_real},
@@ -162,6 +225,7 @@ static int program_open_host(lua_State *L) {
                                      {"is_terminal", program_terminal},
                                      {"catch_interrupts", program_catch},
                                      {"interrupted", program_was_interrupted},
+                                     {"read_line", program_read_line},
                                      {NULL, NULL}};
     lua_newtable(L);
     luaL_setfuncs(L, calls, 0);
@@ -217,6 +281,7 @@ static void program_interrupt(int number) {
     if (program_catches && !program_caught) {
         program_caught = 1;
         cairn_cancel(program_session); /* stores a word */
+        program_wake();
         program_listen();
         return;
     }

@@ -29,11 +29,10 @@ end
 -- The next line, or nil at the end. At the prompt Ctrl-C ends the conversation.
 function Chat:read()
   if not self.asks then return io.read "l" end
+  host.catch_interrupts(true)
   io.stderr:write(host.is_terminal "stderr" and colours.user .. "> " .. colours.off or "> ")
-  host.catch_interrupts(true, true)
-  local line = io.read "l"
-  self.left = host.interrupted()
-  host.catch_interrupts(false)
+  local line = host.read_line()
+  self.left = host.catch_interrupts(false)
   if line and not self.left then return line end
   io.stderr:write "\n" -- behind the prompt
 end
@@ -126,6 +125,10 @@ end
 -- Streams the answer. Ctrl-C ends it; what was said stays in the session, and so does the turn.
 function Chat:turn(text)
   host.catch_interrupts(self.session:pointer())
+  if host.interrupted() then -- before there was something to cancel
+    self.stopped = true
+    return
+  end
   self.session:chat(self:messages(text))
   for piece in self.session:generate(nil, { max_tokens = self.o.max_tokens }) do
     io.stdout:write(piece)
@@ -144,8 +147,7 @@ function Chat:try(f, ...)
   self.stopped = false
   host.catch_interrupts(true)
   local done, result = pcall(f, self, ...)
-  local late = host.interrupted()
-  host.catch_interrupts(false)
+  local late = host.catch_interrupts(false)
   if self.stopped or late then self:note "[stopped]" end
   if done then return result end
   if common.was_cancelled(result) then return true end

@@ -9,7 +9,7 @@ error "annotations for the editor, not a module"
 local cairn = {}
 
 ---@param config? cairn.Config|string a table, or the path of a file
----@param options? { progress?: boolean, log?: boolean|"apart", loading?: fun(what: string, index: integer, count: integer): boolean? } loading: called while a model loads; false ends it
+---@param options? { progress?: boolean, log?: boolean|"apart", loading?: fun(what: string, index: integer, count: integer): boolean? } loading: called while a model loads or evaluates; false ends that
 ---@return cairn.Runtime
 function cairn.open(config, options) end
 ---@param config cairn.Config|string

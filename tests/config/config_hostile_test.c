@@ -418,30 +418,6 @@ static void test_useful(void) {
            "a config may compute %s", error);
 }
 
-/* A table of the host's own Lua; its metamethods are not called. */
-static void test_host_table(void) {
-    static const char text[] = "return setmetatable({ topk = 9, jit = { threads = 2 } }, "
-                               "{ __index = error, __pairs = error, __len = error })";
-    char error[512] = "";
-    cairn_config config;
-    lua_State *lua = luaL_newstate();
-    base b;
-    int top;
-    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
-    luaL_openlibs(lua);
-    tap_ok(!luaL_dostring(lua, text), "a host's Lua");
-    top = lua_gettop(lua);
-    tap_ok(!config_from_table(&b, lua, -1, &config, error, sizeof error) && config.topk == 9 &&
-           config.jit.threads == 2 && lua_gettop(lua) == top, "gives a config as a table");
-    tap_ok(!luaL_dostring(lua, "return { topk = 0, x = 1, stop = { 1, 'a' } }"), "a wrong one");
-    top = lua_gettop(lua);
-    tap_ok(config_from_table(&b, lua, -1, &config, error, sizeof error) == CAIRN_INVALID_CONFIG &&
-           !strcmp(error, "config: topk = 0 is not allowed (1 to 4096)\n"
-                   "config: stop[1] = 1 is a number; a string is expected\n"
-                   "config: x is not a field") && lua_gettop(lua) == top, "is told all mistakes");
-    lua_close(lua);
-}
-
 /* Where the process has no processor, as in a debugger, a config takes no time. */
 static void sleep_once(void *user, cairn_log_level level, const char *text) {
     (void)user, (void)level, (void)text;
@@ -469,7 +445,6 @@ int main(void) {
     test_useful();
     test_print();
     test_stopped();
-    test_host_table();
     test_files();
     test_torture("a right config", right, CAIRN_OK, false);
     test_torture("a right config", right, CAIRN_OK, true);

@@ -330,7 +330,7 @@ static void test_cancelled_loading(int way) {
         w.no_at = n, w.calls = 0;
         if ((status = load_watched(at, way, &model)) != CAIRN_CANCELLED) break;
         fine = fine && !model && live_blocks == before && w.calls == n + 1 &&
-               strstr(cairn_last_error(at), "load: cancelled at ");
+               strstr(cairn_last_error(at), "cancelled at ");
     }
     tap_ok(fine && !status && w.no_at >= (way == 2 ? 2 : 3) && !w.backwards && w.last == w.count,
            "way %d: each of %d answers ends a load, which leaves nothing; without one: %s", way, w.no_at,

@@ -223,6 +223,75 @@ test("the whole text, and pieces that say which ids they are of", function()
   check.equal(select("#", more()), 1) -- nil, again and again
 end)
 
+test("an iterator is of its generation: what the session does next ends it with nil", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  local function changes()
+    return ipairs {
+      function() s:append " and" end, function() s:reset() end, function() s:rewind(3) end,
+      function() s:submit(" and", { max_tokens = 2 }) end, function() s:load_memory(s:save_memory()) end,
+    }
+  end
+  for _, change in changes() do
+    local old = s:generate(prompt, { max_tokens = 9, stop = { "never said" } })
+    check.ok(#old() > 0)
+    change()
+    check.equal({ select("#", old()), old(), old() }, { 1 })
+  end
+  s:reset()
+  local old = s:generate(prompt, { max_tokens = 9 })
+  old()
+  local new = s:generate(" and", { max_tokens = 4 })
+  check.equal({ select("#", old()), old() }, { 1 })
+  local parts = {}
+  for piece in new do parts[#parts + 1], parts.old = piece, old() end
+  local other = m:session() -- the new one lost nothing to the old one
+  local said = s:ids()
+  other:append(table.move(said, 1, #said - 4, 1, {}))
+  check.equal({ other:text(nil, { max_tokens = 4 }), parts.old }, { table.concat(parts), nil })
+  local calls = 0
+  s:generate(" one", { max_tokens = 9 }, function()
+    calls = calls + 1
+    s:submit(" two", { max_tokens = 2 })
+    return false
+  end)
+  check.equal(calls, 1)
+  while m:step(1000) > 0 do end
+  check.equal({ s:stats().generated, select(2, s:poll()) }, { 2, "length", "none", s:ids()[#s:ids()] })
+end)
+
+test("an evaluation asks the function of loads, too, which ends it", function()
+  if not path then skip "CAIRN_MODEL names no model" end
+  local seen, answer = {}, nil
+  local function loading(what, index, count)
+    if what ~= "eval" then return end
+    seen[#seen + 1] = index
+    check.ok(index >= (seen[#seen - 1] or 0) and index <= count)
+    return answer and answer()
+  end
+  local rt <close> = cairn.open({ backend = "cpu", max_batch = 1, max_seq_len = 64, page_size = 16 },
+    { log = false, loading = loading })
+  local m = rt:load_model(path)
+  local ids, free = m:tokenize(prompt .. prompt), m:info().free_pages
+  local whole = m:eval(ids)
+  check.equal({ seen[1], seen[#seen] }, { 0, #ids })
+  check.ok(#seen > m:info().layers, "it is asked between layers")
+  for _, last in ipairs { 1, 2, m:info().layers + 2 } do
+    seen = {}
+    function answer() return #seen < last end
+    check.error(function() m:eval(ids) end, "(CAIRN_CANCELLED")
+    check.equal({ #seen, m:info().free_pages }, { last, free })
+  end
+  seen = {}
+  function answer() error "no more of this" end
+  check.error(function() m:eval(ids) end, "no more of this")
+  seen = {}
+  function answer() rt:close() end
+  check.error(function() m:eval(ids) end, "is calling this function")
+  answer, seen = nil, {}
+  check.equal(m:eval(ids), whole)
+end)
+
 test("a stop string leaves the session where its text ends", function()
   local rt <close>, m = open()
   local s = m:session()

@@ -34,6 +34,13 @@ test("events tell time on a stream of one's own, and a graph repeats what it hol
   check.error(function() rt:capture(function() error "mine" end) end, "mine")
   check.error(function() rt:capture(function() rt:capture(print) end) end, "captured already")
   check.error(function() rt:capture(function() rt:use(stream) end) end, "is being captured")
+  rt:use(rt:stream()) -- which Lua may collect
+  rt:event():record()
+  collectgarbage()
+  collectgarbage()
+  rt:swiglu(gate, up, { out = out })
+  rt:sync()
+  holds(3, 0.5)
   rt:use(nil)
   graph:free()
   check.error(function() graph:launch() end, "closed")
@@ -70,4 +77,12 @@ test("a prompt's logits are the same bits, whatever blocks its products run by",
   check.equal(table.concat(large, " "), table.concat(small, " "))
   check.equal(table.concat(large, " "), table.concat(few, " "))
   check.ok(math.max(table.unpack(large)) > math.min(table.unpack(large)))
+end)
+
+test("where memory is short what Lua no longer needs goes first", function()
+  local rt <close> = open()
+  rt:zeros { 1 << 20 }
+  local before, all = rt:info().live_bytes, rt:info().total_bytes
+  check.error(function() rt:zeros { all // 4 } end, "CAIRN_OUT_OF_DEVICE_MEMORY")
+  check.ok(rt:info().live_bytes <= before - (4 << 20))
 end)

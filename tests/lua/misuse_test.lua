@@ -59,6 +59,42 @@ test("arrays of numpy's that are no tensors are refused with what is read", func
   check.equal(rt:load(name.path).shape, { 16 })
 end)
 
+test("options of ops of a kind that does not fit", function()
+  local rt <close> = open()
+  local other <close> = open()
+  local x, lists = rt:tensor { { 3, 1, 2 } }, {}
+  check.equal(rt:topk(x, { k = 2, route = "auto" }):totable(), { { 0, 2 } })
+  check.error(function() rt:topk(x, { k = 2, route = 3 }) end, "topk: route: a string is expected, not a number")
+  check.error(function() rt:topk(x, { k = 2, route = "fast" }) end, 'route "fast" is unknown')
+  for i = 1, 400 do lists[i] = x end
+  check.error(function() rt:kv_collate { caches = lists } end, "caches has 400 tensors; 192 are allowed")
+  local seq = rt:tensor({ 3 }, "i32")
+  check.error(function() rt:prepare_steps(seq, { into = { { cache_seqlens = other:tensor({ 3 }, "i32") } } }) end,
+    "into: cache_seqlens: the tensor is of another runtime")
+  local one = rt:prepare_steps(seq)
+  check.error(function() rt:prepare_steps(seq, { steps = 2, into = one }) end, "into has 1 tables; 2 are expected")
+end)
+
+test("without a config it is the defaults", function()
+  check.equal(cairn.check(), cairn.check {})
+  check.equal(cairn.check().page_size, 64)
+end)
+
+test("what Lua collects is given back while the runtime is open, and not from under what uses it", function()
+  local rt <close> = open()
+  local tables = rt:page_tables { requests = 1, max_tokens = 64, page_size = 16, pool = rt:page_pool(4) }
+  rt:use(rt:stream())
+  rt:event():record()
+  rt:page_pool(4)
+  collectgarbage()
+  collectgarbage()
+  tables:add { 0 }
+  tables:insert { 40 }
+  check.equal(#tables:pages(0), 3)
+  check.equal(rt:topk(rt:tensor { { 3, 1, 2 } }, { k = 1 }):totable(), { { 0 } })
+  rt:use(nil)
+end)
+
 test("lists of pages that do not fit", function()
   local rt <close> = open()
   local pool = rt:page_pool(8)
@@ -91,6 +127,9 @@ test("a model from memory, checked and waited for; its sessions' odd ends", func
   check.error(function() s:text("x", { grammar = "a\0b" }) end, "holds a NUL byte")
   check.error(function() s:text("x", { maxtokens = 1 }) end, "did you mean max_tokens?")
   check.error(function() m:detokenize(rt:zeros { 3 }) end, "ids: a list")
+  local ids = m:tokenize "Is water wet?"
+  check.equal(m:detokenize(rt:host(ids)), "Is water wet?")
+  check.equal(m:eval(rt:host(ids)), m:eval(ids))
   check.equal(s:text("Say:", { max_tokens = 1, repetition_penalty = 1.1, grammar_from = 0 }) ~= nil, true)
 end)
 

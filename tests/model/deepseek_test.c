@@ -503,6 +503,25 @@ static void test_memory(const char *path) {
     cairn_close(rt);
 }
 
+/* A latent cache is f16: another type is refused by name, and nothing stays. */
+static void test_types(const char *path) {
+    static const struct { cairn_kv_dtype type; const char *name; } others[] = {
+        {CAIRN_KV_F32, "f32"}, {CAIRN_KV_BF16, "bf16"}, {CAIRN_KV_E4M3, "e4m3"}};
+    for (size_t i = 0; i < BASE_COUNT(others); i++) {
+        cairn_config c = small_config();
+        cairn_runtime *rt = NULL;
+        cairn_model *m = NULL;
+        char error[512] = "", words[64];
+        c.kv_dtype = others[i].type;
+        snprintf(words, sizeof words, "kv_dtype = \"%s\": the cache of a model with latent", others[i].name);
+        cairn_status status = cairn_open(&c, &rt, error, sizeof error);
+        if (!status) status = cairn_load_model(rt, path, &m);
+        tap_ok(rt && status == CAIRN_UNSUPPORTED && !m && strstr(cairn_last_error(rt), words), "%s",
+               rt ? cairn_last_error(rt) : error);
+        cairn_close(rt);
+    }
+}
+
 static int allocations_left;
 static void *failing_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
     if (new_bytes && allocations_left-- == 0) return NULL;
@@ -777,7 +796,7 @@ int main(int count, char **words) {
         family_write(&f, path);
         test_text(path, zoo[i].name);
         test_batch(path);
-        if (!i) test_all(path), test_memory(path), test_no_memory(path);
+        if (!i) test_all(path), test_memory(path), test_types(path), test_no_memory(path);
         family_free(&f);
     }
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);

@@ -436,6 +436,38 @@ static void test_hostile(const hostile *h) {
 }
 
 /* A file with much against it: a check tells all of it, a load the first. */
+/* KV heads of lfm2's layers: numbers that differ, one that is none, and none at all. */
+static void test_kv_heads(void) {
+    static const struct { uint32_t first, others; const char *says; } rows[] = {
+        {3, 0, "KV heads; one number in all layers with attention"},
+        {1 << 20, 0, "layer 0 has 1048576 KV heads"}, {0, 1, "no layer has attention"}};
+    const char *path = "build/family_files_kv.gguf", *key = "lfm2.attention.head_count_kv";
+    for (size_t i = 0; i < BASE_COUNT(rows); i++) {
+        family f = same_animal(animal("lfm2"));
+        base b;
+        base_text file = {NULL, 0, 0};
+        char why[2048] = "";
+        family_write(&f, path);
+        base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+        const bool read = !os_read_file(&b, path, &file);
+        for (size_t at = 0; read && at + strlen(key) < file.size; at++) {
+            if (memcmp(file.data + at, key, strlen(key))) continue;
+            uint8_t *numbers = (uint8_t *)file.data + at + strlen(key) + 4 + 4 + 8; /* types, count */
+            for (int l = 0; l < f.layers; l++) {
+                const uint32_t n = l ? 0 : rows[i].first;
+                if (!l || rows[i].others) memcpy(numbers + 4 * l, &n, 4);
+            }
+            break;
+        }
+        FILE *out = fopen(path, "wb");
+        if (tap_ok(read && out && fwrite(file.data, 1, file.size, out) == file.size && !fclose(out), "written"))
+            tap_ok(report_of(path, why, sizeof why).reasons && strstr(why, rows[i].says), "lfm2: %s", why);
+        base_text_free(&b, &file);
+        family_free(&f);
+    }
+    remove(path);
+}
+
 static void test_all_reasons(void) {
     static const hostile changes[] = {
         {"", KEY, "rope.scaling.type", 8, 0, "su", CAIRN_OK, "rope scaling 'su'"},
@@ -547,6 +579,7 @@ int main(int count, char **words) {
     test_refused();
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_types(i);
+    test_kv_heads();
     test_all_reasons();
     test_all_notes();
     test_other_family("qwen3moe", "qwen3", "'blk.0.ffn_gate_inp.weight': a ffn of experts is not supported");

@@ -556,6 +556,16 @@ static const hostile hostiles[] = {
     {"config.json", "qwen2", "lfm2\", \"layer_types\": 3, \"y\": \"", CAIRN_BAD_FILE, "'layer_types': a list"},
     {"config.json", "qwen2", "lfm2\", \"layer_types\": [\"mamba\"], \"y\": \"", CAIRN_UNSUPPORTED,
      "'conv' or 'full_attention'"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": \"x\"}, "
+     "\"hidden_act\"", CAIRN_BAD_FILE, "'factor'"},
+    {"config.json", "\"hidden_act\"", "\"partial_rotary_factor\": \"x\", \"hidden_act\"", CAIRN_BAD_FILE,
+     "'partial_rotary_factor'"},
+    {"tokenizer.json", "\"type\": \"ByteLevel\", \"add", "\"type\": \"Split\", \"pattern\": {\"Regex\": "
+     "\"x\"}, \"behavior\": \"Removed\", \"invert\": true, \"add", CAIRN_UNSUPPORTED,
+     "the pre_tokenizer is of no known form"},
+    {"tokenizer.json", "\"type\": \"ByteLevel\", \"add", "\"type\": \"Metaspace\", \"replacement\": "
+     "\"\xe2\x96\x81\", \"prepend_scheme\": \"never\", \"add", CAIRN_UNSUPPORTED,
+     "a model without byte_fallback"},
     {"config.json", NULL, "{\"a\": \"\\u12g4\"}", CAIRN_BAD_FILE, "an escape that is no character"},
     {"tokenizer.json", "\"vocab\": {", "\"vocab\": 5, \"y\": {", CAIRN_BAD_FILE, "'vocab': an object"},
     {"tokenizer.json", "\"added_tokens\": [", "\"added_tokens\": 5, \"y\": [", CAIRN_BAD_FILE,
@@ -680,6 +690,51 @@ static void test_deep(const family *f) {
     check_refused(folder, CAIRN_BAD_FILE, "'model_type'", "a number of 392 digits");
 }
 
+/* Weights in more files than one has hands for. */
+static void test_many_files(const family *f, const char *folder) {
+    static const uint8_t empty[] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    static const char begin[] = "{\"weight_map\": {\"a\": \"model.safetensors\"";
+    char name[64], path[256];
+    gguf_build index = {0};
+    folder_write(f, folder, 1);
+    build_bytes(&index, begin, strlen(begin));
+    for (int i = 0; i < SHARDS_FILES; i++) {
+        snprintf(name, sizeof name, ", \"%d\": \"%d.safetensors\"", i, i);
+        build_bytes(&index, name, strlen(name));
+        snprintf(name, sizeof name, "%d.safetensors", i);
+        folder_save(folder, name, empty, sizeof empty);
+    }
+    build_bytes(&index, "}}", 2);
+    folder_save(folder, INDEX, index.data, index.size);
+    check_refused(folder, CAIRN_UNSUPPORTED, "the weights lie in more than 256 files", INDEX);
+    for (int i = 0; i < SHARDS_FILES; i++) {
+        snprintf(path, sizeof path, "%s/%d.safetensors", folder, i);
+        remove(path);
+    }
+    free(index.data);
+}
+
+/* Files of sizes that make no sense. */
+static void test_sizes(const family *f) {
+    static const char *const folder = "build/folders/hostile";
+    static const uint8_t list[] = {2, 0, 0, 0, 0, 0, 0, 0, '[', ']'};
+    const char *const large[] = {"config.json", "tokenizer.json"};
+    char path[256];
+    for (int i = 0; i < 2; i++) {
+        folder_write(f, folder, 1);
+        snprintf(path, sizeof path, "%s/%s", folder, large[i]);
+        if (tap_ok(!truncate(path, (off_t)1 << 30), "%s of 1 GiB, a hole", large[i]))
+            check_refused(folder, CAIRN_BAD_FILE, "are sensible", large[i]);
+    }
+    test_many_files(f, folder);
+    folder_write(f, folder, 1);
+    FILE *file = fopen("build/folders/hostile/" HEAD, "ab");
+    if (tap_ok(file && fputc(0, file) == 0 && !fclose(file), "weights with a byte more"))
+        check_refused(folder, CAIRN_BAD_FILE, "the tensors end at byte", HEAD);
+    folder_save(folder, HEAD, list, sizeof list);
+    check_refused(folder, CAIRN_BAD_FILE, "the header is no object", HEAD);
+}
+
 /* An expert that is not there, and one of another type. */
 static void test_experts(void) {
     static const hostile bad[] = {
@@ -695,6 +750,7 @@ static void test_hostiles(void) {
     family f = same_animal(4);
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&f, &hostiles[i]);
     test_deep(&f);
+    test_sizes(&f);
     family_free(&f);
     test_experts();
 }

@@ -416,6 +416,49 @@ static void test_many_specials(base *b) {
     free(store), free(text), free(tall), free(texts), free(kinds);
 }
 
+/* Tokens of more bytes, special ones of more number, than make sense. */
+static void test_too_many(base *b) {
+    enum { MANY = 65537, LONG = 65536 };
+    char *store = (char *)malloc((size_t)MANY * 8), *tall = (char *)malloc(LONG + 1);
+    const char **texts = (const char **)malloc(MANY * sizeof *texts);
+    int *kinds = (int *)malloc(MANY * sizeof *kinds);
+    gguf_build f = {0};
+    tokenizer t;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(store + i * 8, 8, "<%06d", i);
+        texts[i] = store + i * 8, kinds[i] = 3;
+    }
+    tap_ok(open_specials(b, texts, kinds, MANY, &t) == CAIRN_BAD_FILE &&
+               strstr(b->error, "65537 special tokens of 458759 bytes"), "%s", b->error);
+    memset(tall, 'a', LONG), tall[LONG] = '\0';
+    texts[0] = tall;
+    tap_ok(open_specials(b, texts, kinds, 1, &t) == CAIRN_BAD_FILE &&
+               strstr(b->error, "tokens[3] has 65536 bytes"), "%s", b->error);
+    build_begin(&f, 3, 0, 3);
+    build_key_string(&f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(&f, "tokenizer.ggml.pre", "gpt-2");
+    build_key_array(&f, "tokenizer.ggml.tokens", 8, 0);
+    tap_ok(open_built(b, &f, &t) == CAIRN_BAD_FILE && strstr(b->error, "tokens has 0 entries"), "%s", b->error);
+    free(f.data), free(store), free(tall), free(texts), free(kinds);
+}
+
+/* A list of what takes white space that is no list. */
+static void test_bad_strips(base *b) {
+    gguf_build f = {0};
+    tokenizer t;
+    build_begin(&f, 3, 0, 6);
+    build_key_string(&f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(&f, "tokenizer.ggml.pre", "gpt-2");
+    build_key_array(&f, "tokenizer.ggml.tokens", 8, 1);
+    build_string(&f, "a", 1);
+    build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
+    build_key_array(&f, "tokenizer.ggml.token_type", 5, 1);
+    build_number(&f, 1, 4);
+    build_key_string(&f, GGUF_STRIPS, "all");
+    tap_ok(open_built(b, &f, &t) == CAIRN_BAD_FILE && strstr(b->error, GGUF_STRIPS), "%s", b->error);
+    free(f.data);
+}
+
 /* Whatever a file says of its tokens, plain text never gives one that opens or ends a turn. */
 static void test_plain_is_plain(base *b, const json_value *v) {
     gguf_build f;
@@ -605,7 +648,8 @@ static void test_broken_specials(base *b) {
 /* ---- families of templates ---- */
 
 /* A vocabulary of the 256 bytes and, behind them, of the marks; kind 3: control, 4: user-defined. */
-static cairn_status open_marks(base *b, const json_value *family, int kind, tokenizer *t) {
+static cairn_status open_template(base *b, const json_value *family, int kind, const char *words,
+                                  tokenizer *t) {
     const json_value *marks = json_get(family, "marks");
     tokenizer_alphabet alphabet;
     gguf_build f = {0};
@@ -626,10 +670,31 @@ static cairn_status open_marks(base *b, const json_value *family, int kind, toke
     build_key_array(&f, "tokenizer.ggml.token_type", 5, count);
     for (size_t i = 0; i < count; i++) build_number(&f, i < 256 ? 1 : (uint64_t)kind, 4);
     build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
-    build_key_string(&f, "tokenizer.chat_template", json_get(family, "template")->text);
+    build_key_string(&f, "tokenizer.chat_template", words);
     status = open_built(b, &f, t);
     free(f.data);
     return status;
+}
+
+static cairn_status open_marks(base *b, const json_value *family, int kind, tokenizer *t) {
+    return open_template(b, family, kind, json_get(family, "template")->text, t);
+}
+
+/* A default text that is made of more than text and the day is none of those that are known. */
+static void test_computed_default(base *b, const json_value *family) {
+    static const char day[] = "\" + today + \"", other[] = "\" + month + \"";
+    const char *was = json_get(family, "template")->text, *at = strstr(was, day);
+    char *changed;
+    tokenizer t;
+    if (!at) return;
+    changed = (char *)malloc(strlen(was) + sizeof other);
+    snprintf(changed, strlen(was) + sizeof other, "%.*s%s%s", (int)(at - was), was, other,
+             at + sizeof day - 1);
+    tap_ok(!open_template(b, family, 3, was, &t) && t.has_chat, "a default text with the day is known");
+    tokenizer_close(b, &t);
+    tap_ok(!open_template(b, family, 3, changed, &t) && !t.has_chat, "one with the month is not");
+    tokenizer_close(b, &t);
+    free(changed);
 }
 
 /* A text with the day in place of "@TODAY@" or "@DAY@". */
@@ -728,6 +793,10 @@ static void test_family_refusals(base *b, const json_value *family) {
            !strstr(b->error, "system") == !strcmp(system, "user");
     tap_ok(fine && !ids.size, "%s: %s", name, b->error);
     m[0].role = "system";
+    if (t.format.reasons) /* the header of the first turn holds it */
+        tap_ok(tokenizer_chat_ids(b, &t, NULL, 0, m, 2, false, true, NULL, &ids) ==
+                   CAIRN_INVALID_ARGUMENT && strstr(b->error, "message 1 of 2: a message of the system can "
+                   "only be the first"), "%s: %s", name, b->error);
     if (strcmp(system, "system")) /* no turn of its own: alone, in the middle, or at all */
         tap_ok(tokenizer_chat_ids(b, &t, NULL, 0, m, 1, true, true, NULL, &ids) ==
                    CAIRN_INVALID_ARGUMENT &&
@@ -786,6 +855,7 @@ static void test_families(base *b, const json_value *file) {
     for (const json_value *f = families->first; f; f = f->next) {
         test_family(b, f);
         test_family_refusals(b, f);
+        test_computed_default(b, f);
     }
     test_own_format(b, families->first);
 }
@@ -1174,6 +1244,8 @@ int main(void) {
     test_broken_specials(&b);
     test_special_rule(&b);
     test_many_specials(&b);
+    test_too_many(&b);
+    test_bad_strips(&b);
     file = json_read("tests/golden/tokenizer.json");
     if (!model) tap_skip("SmolLM2's vocabulary: CAIRN_MODEL names no file");
     else if (tap_ok(file != NULL, "tests/golden/tokenizer.json is there"))

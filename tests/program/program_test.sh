@@ -197,6 +197,23 @@ for key, status in (b"\x03", 130), (b"\x04", 0):
 PY
 check "at the prompt Ctrl-C and Ctrl-D end the conversation, on a line of their own" \
     timeout 60 python3 "$work/leave.py" $cairn chat $common
+# A Ctrl-C between the prompt's text and the wait for a line is as good as one in it: here it comes
+# before, for sure, and standard input says nothing for ever.
+cat > "$work/early.lua" <<'LUA'
+local host = require "host"
+host.catch_interrupts(true)
+io.popen("kill -INT $PPID"):close()
+local line = host.read_line()
+io.write(tostring(line), " ", tostring(host.catch_interrupts(false)), " ", tostring(host.catch_interrupts(true)), "\n")
+for _ = 1, arg[1] and 3 or 0 do print(host.read_line()) end
+LUA
+mkfifo "$work/silent"
+early() { [ "$(timeout 60 $cairn run "$work/early.lua" 0<> "$work/silent")" = "nil true false" ]; }
+check "Ctrl-C before a line is waited for ends the wait" early
+check_text "and lines come whole" "$(printf 'one\n\ntwo' | $cairn run "$work/early.lua" more)" "nil true false
+one
+
+two"
 check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
 check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
 check "--chat takes its prompt as one message, whatever it says" sh -c \
@@ -213,6 +230,29 @@ check "eval takes ids" sh -c "$cairn tokenize --model $CAIRN_MODEL --file $work/
     $cairn eval $common --ids $work/ids.json --json > $work/e2.json"
 check "and scores them as the text" json "$work/e2.json" \
     "o['mean_nll'] == json.load(open('$work/e.json'))['mean_nll']"
+
+# Ctrl-C in an evaluation that takes minutes. On a terminal it tells how far it is.
+cat > "$work/eval.py" <<'PY'
+import os, pty, re, signal, sys
+child, terminal = pty.fork()
+if not child:
+    os.execvp(sys.argv[1], sys.argv[1:])
+said = b""
+try:
+    while b"/2048 eval" not in said:
+        said += os.read(terminal, 4096)
+    os.kill(child, signal.SIGINT)
+    while True:
+        said += os.read(terminal, 4096)
+except OSError:
+    pass  # the other end is closed
+done = [int(at) for at in re.findall(rb"(\d+)/2048 eval", said)]
+if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 130 or b"interrupted" not in said or max(done) > 1024:
+    sys.exit(repr(said[-400:]))
+PY
+python3 -c "print([5] * 2048)" > "$work/long.json"
+check "Ctrl-C ends an evaluation where it is" timeout 300 python3 "$work/eval.py" $cairn eval \
+    --model "$CAIRN_MODEL" --backend cpu --ids "$work/long.json"
 
 # Ctrl-C while the model loads. A load has many places where it ends, some later than others, and so has
 # a machine: most of nine ends come within 50 ms, and all of them say nothing and leave no file.
