@@ -1,9 +1,9 @@
 #include "fibre.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <vector>
 
@@ -40,16 +40,34 @@ static void __asan_unpoison_memory_region(const void *p, size_t size) {
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else
-#define __sanitizer_start_switch_fiber(fake, bottom, size) ((void)0)
-#define __sanitizer_finish_switch_fiber(fake, bottom, size) ((void)0)
+#define __sanitizer_start_switch_fiber(fake, bottom, size) ((void)(fake))
+#define __sanitizer_finish_switch_fiber(fake, bottom, size) ((void)(fake))
 #define __asan_unpoison_memory_region(p, size) ((void)0)
 #endif
 
-static const size_t stack_bytes = 256 * 1024;
+static const size_t stack_bytes = 64 * 1024, huge_page = 2 << 20;
 
-/* ---- stacks, with a guard page below; kept for the next fibre ---- */
+/* ---- stacks, of one arena, handed out from its end; kept for the next fibre ---- */
 
+/* Thousands of stacks are used in turn, a few lines of each: in huge pages, where the system has them,
+ * so that the processor still knows where they are. So there are no guard pages; what lies lowest on a
+ * stack is looked at when its fibre ends. */
+static const size_t arena_bytes = (size_t)8 << 30;
+static const uint64_t untouched = 0x5afe5afe5afe5afeu;
+static char *arena, *arena_next;
 static std::vector<void *> free_stacks;
+
+static void make_arena() {
+    void *p = mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) abort();
+    arena = static_cast<char *>(p);
+    arena_next = arena + arena_bytes;
+    arena_next -= (uintptr_t)arena_next % huge_page;
+#ifdef MADV_HUGEPAGE
+    madvise(arena, arena_bytes, MADV_HUGEPAGE);
+#endif
+}
 
 static void *take_stack() {
     if (!free_stacks.empty()) {
@@ -57,11 +75,22 @@ static void *take_stack() {
         free_stacks.pop_back();
         return stack;
     }
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    void *p = mmap(nullptr, stack_bytes + page, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED || mprotect(p, page, PROT_NONE)) abort();
-    return static_cast<char *>(p) + page;
+    if (!arena) make_arena();
+    if ((size_t)(arena_next - arena) < stack_bytes) {
+        fprintf(stderr, "fibre: more than %zu fibres at once\n", arena_bytes / stack_bytes);
+        abort();
+    }
+    arena_next -= stack_bytes;
+    *reinterpret_cast<uint64_t *>(arena_next) = untouched;
+    return arena_next;
+}
+
+static void keep_stack(void *stack) {
+    if (*static_cast<uint64_t *>(stack) != untouched) {
+        fprintf(stderr, "fibre: a stack of %zu bytes ran over\n", stack_bytes);
+        abort();
+    }
+    free_stacks.push_back(stack);
 }
 
 /* Where a stack begins: staggered, or the tops of all stacks would share a few cache sets; always
@@ -124,27 +153,30 @@ static void *first_frame(void *stack, Fibre *fibre) {
 #endif
 
 static FibreContext *enterer; /* while a fibre is entered by it, not by another fibre */
+static void *fake_stack;      /* the arena's, while none of its stacks is in use */
 static void *left_stack;      /* of a fibre that has ended */
 
-/* What comes first on a stack that was switched to. */
-static void arrive(void *fake_stack) {
-    FibreContext *from = enterer;
-    enterer = nullptr;
-    __sanitizer_finish_switch_fiber(fake_stack, from ? &from->bottom : nullptr,
-                                    from ? &from->size : nullptr);
-    (void)fake_stack, (void)from;
-    if (left_stack) free_stacks.push_back(left_stack);
+static void take_back() {
+    if (left_stack) keep_stack(left_stack);
     left_stack = nullptr;
 }
 
+/* What comes first on a stack that was switched to. To AddressSanitizer all stacks of the arena are one:
+ * it is told of a switch between it and the thread's own, not of those within. */
+static void arrive() {
+    if (enterer) __sanitizer_finish_switch_fiber(fake_stack, &enterer->bottom, &enterer->size);
+    enterer = nullptr;
+    take_back();
+}
+
 extern "C" void cairn_fibre_run(Fibre *fibre) {
-    arrive(nullptr);
+    arrive();
     fibre->main(fibre->argument);
     abort();
 }
 
 void fibre_create(Fibre *fibre, void (*main)(void *), void *argument) {
-    *fibre = Fibre{nullptr, nullptr, nullptr, main, argument};
+    *fibre = Fibre{nullptr, nullptr, main, argument};
 }
 
 void fibre_prepare(Fibre *fibre) {
@@ -156,7 +188,7 @@ void fibre_prepare(Fibre *fibre) {
 void fibre_destroy(Fibre *fibre) {
     if (!fibre->stack) return;
     __asan_unpoison_memory_region(fibre->stack, stack_bytes);
-    free_stacks.push_back(fibre->stack);
+    keep_stack(fibre->stack);
 }
 
 /* From here the stack is another's, who takes it when this one has been left. */
@@ -167,21 +199,21 @@ static void give_stack(Fibre *fibre) {
 
 void fibre_enter(Fibre *fibre, FibreContext *from) {
     enterer = from;
-    __sanitizer_start_switch_fiber(&from->fake_stack, fibre->stack, stack_bytes);
+    __sanitizer_start_switch_fiber(&from->fake_stack, arena, arena_bytes);
     cairn_fibre_switch(&from->stack_pointer, fibre->stack_pointer);
-    arrive(from->fake_stack);
+    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+    take_back();
 }
 
 void fibre_change(Fibre *fibre, Fibre *to, bool last) {
-    __sanitizer_start_switch_fiber(last ? nullptr : &fibre->fake_stack, to->stack, stack_bytes);
     if (last) give_stack(fibre);
     cairn_fibre_switch(&fibre->stack_pointer, to->stack_pointer);
-    arrive(fibre->fake_stack);
+    arrive();
 }
 
 void fibre_leave(Fibre *fibre, FibreContext *to, bool last) {
-    __sanitizer_start_switch_fiber(last ? nullptr : &fibre->fake_stack, to->bottom, to->size);
+    __sanitizer_start_switch_fiber(&fake_stack, to->bottom, to->size);
     if (last) give_stack(fibre);
     cairn_fibre_switch(&fibre->stack_pointer, to->stack_pointer);
-    arrive(fibre->fake_stack);
+    arrive();
 }

@@ -13,7 +13,6 @@ struct FibreContext { /* who resumes a fibre */
 
 struct Fibre {
     void *stack_pointer;
-    void *fake_stack;
     void *stack; /* lowest address; null until it first runs, and after its end */
     void (*main)(void *);
     void *argument;

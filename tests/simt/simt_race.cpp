@@ -109,8 +109,8 @@ static_assert(sizeof(Cell) == 64, "a cell is a cache line");
 
 enum { cells_per_page = 4096 };
 struct Page {
-    Cell cells[cells_per_page];
-    Rest rests[cells_per_page];
+    Cell *cells;
+    Rest *rests;
 };
 static std::unordered_map<uintptr_t, Page *> pages;
 static struct { uintptr_t number; Page *page; } recent[1024]; /* pages, by their low bits */
@@ -141,16 +141,38 @@ static void renew(Cell &c, Rest &r) {
     c.launch = launch_number & 0x7fffffff, c.rare = rare;
 }
 
+/* Zeros. Every access of a kernel looks at cells, all over: in huge pages, where the system has them. */
+static void *zeros(size_t bytes, bool huge) {
+    const size_t huge_page = 2 << 20, more = huge ? huge_page : 0;
+    void *p = mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) abort();
+    char *first = static_cast<char *>(p);
+    if (huge) first += (huge_page - (uintptr_t)p % huge_page) % huge_page;
+#ifdef MADV_HUGEPAGE
+    if (huge) madvise(first, bytes, MADV_HUGEPAGE);
+#endif
+    return first;
+}
+
+static Page *new_page() {
+    enum { at_once = 64 }; /* pages of cells */
+    static Cell *cells;
+    static uint32_t left;
+    if (!left) {
+        cells = static_cast<Cell *>(zeros(at_once * cells_per_page * sizeof(Cell), true));
+        left = at_once;
+    }
+    Cell *own = cells;
+    cells += cells_per_page, left--;
+    return new Page{own, static_cast<Rest *>(zeros(cells_per_page * sizeof(Rest), false))};
+}
+
 static Page *find_page(uintptr_t number) {
     auto &entry = recent[number % 1024];
     if (entry.page && entry.number == number) return entry.page;
     Page *&page = pages[number];
-    if (!page) {
-        void *zeros = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (zeros == MAP_FAILED) abort();
-        page = static_cast<Page *>(zeros);
-    }
+    if (!page) page = new_page();
     entry = {number, page};
     return page;
 }
@@ -161,6 +183,14 @@ static Cell &cell_of(uintptr_t address, Rest *&rest) {
     rest = &page->rests[address / 4 % cells_per_page];
     if (c.launch != launch_number) renew(c, *rest);
     return c;
+}
+
+/* The cells of an access, on their way while the first is looked at. */
+static void fetch_cells(uintptr_t first, uintptr_t end) {
+    const uintptr_t last = (end - 1) / 4 % cells_per_page;
+    const Page *page = find_page(first / 4 / cells_per_page);
+    for (uintptr_t at = first / 4 % cells_per_page; at <= last; at++)
+        __builtin_prefetch(&page->cells[at], 1);
 }
 
 void forget(const void *p, size_t bytes) {
@@ -318,6 +348,7 @@ static void touch(const void *p, size_t bytes, bool is_write, bool atomic, bool 
                   uint32_t place) {
     uintptr_t first = (uintptr_t)p, end = first + bytes, base = (uintptr_t)current_shared;
     bool shared = first >= base && first < base + current_shared_bytes;
+    if (bytes > 4 && bytes <= 64) fetch_cells(first, end);
     for (uintptr_t a = first & ~(uintptr_t)3; a < end; a += 4) {
         uint8_t mask = 0xf;
         if (a < first) mask = (uint8_t)(mask & 0xf << (first - a));
