@@ -79,6 +79,65 @@ static void test_others(void) {
     tap_ok(!strcmp(cairn_topk_route(rt, 1, 100, 10), "cpu"), "top-k goes by the CPU here");
 }
 
+/* What they say: into structs of the sizes that there are, into buffers that are large enough. */
+static void test_lists(cairn_page_tables *t) {
+    static const int32_t tokens[1] = {20}, first[1] = {0};
+    cairn_page_lists l;
+    int32_t indptr[2] = {-5, -5}, pages[2] = {-5, -5};
+    memset(&l, 0, sizeof l);
+    l.struct_size = 3;
+    REFUSED(cairn_page_tables_lists(t, &l), VERSION_MISMATCH, "page_tables_lists: struct_size is 3");
+    l.struct_size = sizeof l + 8;
+    REFUSED(cairn_page_tables_lists(t, &l), VERSION_MISMATCH, "set it to sizeof the struct");
+    tap_ok(!l.page_table && !l.requests, "and nothing is written");
+    cairn_page_tables_add(t, first, 1);
+    tap_ok(!cairn_page_tables_insert(t, tokens), "20 tokens, two pages");
+    REFUSED(cairn_page_tables_csr(t, indptr, pages, 1, NULL), INVALID_ARGUMENT,
+            "page_tables_csr: 2 pages are held, the buffer has room for 1");
+    tap_ok(indptr[0] == -5 && pages[0] == -5 && !cairn_page_tables_csr(t, indptr, pages, 2, NULL) &&
+           indptr[0] == 0 && indptr[1] == 2 && pages[0] >= 0 && pages[1] >= 0, "with room for two they come");
+}
+
+/* A cache of prefixes, and 17 locks on one, where each allocation fails. */
+static void test_prefix_memory(const cairn_prefix_options *o) {
+    const long before = live_blocks;
+    cairn_prefix_cache *c = NULL;
+    cairn_prefix_properties info = {.struct_size = sizeof info};
+    cairn_prefix_key key = {.struct_size = sizeof key, .count = 16};
+    int32_t ids[16] = {0}, page = 3, found[1], matched, present;
+    int64_t locks[17] = {0};
+    cairn_status status = CAIRN_OUT_OF_MEMORY;
+    int n = 0, bad = 0;
+    for (; status && n < 50; n++) {
+        allocations_left = n;
+        status = cairn_prefix_new(rt, o, &c);
+        allocations_left = -1;
+        if (status) bad += status != CAIRN_OUT_OF_MEMORY || c || live_blocks != before;
+    }
+    if (!tap_ok(!status && !bad && n > 2, "a prefix cache: each of %d allocations fails", n - 1)) return;
+    key.ids = ids;
+    tap_ok(!cairn_page_pool_take(o->pool, 1, &page) && !cairn_prefix_insert(c, &key, &page, &present), "a prefix");
+    for (int i = 0; i < 17; i++) { /* room for 16 more each time */
+        allocations_left = 0;
+        status = cairn_prefix_match(c, &key, found, &matched, &locks[i]);
+        allocations_left = -1;
+        if (i % 16) {
+            bad += status != CAIRN_OK;
+            continue;
+        }
+        bad += status != CAIRN_OUT_OF_MEMORY || locks[i] || matched ||
+               !strstr(cairn_last_error(rt), "locks of a prefix cache");
+        bad += cairn_prefix_info(c, &info) || info.locks != i;
+        bad += cairn_prefix_match(c, &key, found, &matched, &locks[i]) || !locks[i] || found[0] != page;
+    }
+    tap_ok(!bad && !cairn_prefix_info(c, &info) && info.locks == 17 && info.locked_tokens == 16,
+           "no memory for a lock: none is held, and those before it are");
+    for (int i = 0; i < 17; i++) bad += cairn_prefix_unlock(c, locks[i]) != CAIRN_OK;
+    tap_ok(!bad && !cairn_prefix_info(c, &info) && !info.locks, "each is given back");
+    cairn_prefix_free(c);
+    tap_ok(live_blocks == before, "and the cache leaves nothing");
+}
+
 static void test_pages(void) {
     cairn_page_pool *theirs = NULL, *pool_made = NULL;
     cairn_page_tables *t = NULL;
@@ -106,6 +165,8 @@ static void test_pages(void) {
     REFUSED(cairn_page_tables_save(t, &a, NULL, 0, &bytes), INVALID_ARGUMENT, "the name has 79 bytes");
     key.count = 0;
     tap_ok(!cairn_prefix_match(c, &key, ids, &matched, NULL) && !matched, "nothing matches nothing");
+    test_lists(t);
+    test_prefix_memory(&p);
 }
 
 /* A file is whole or is not there. */
