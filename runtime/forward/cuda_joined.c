@@ -23,51 +23,26 @@ static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_cons
     return which == JOINED_SPANS ? cuda_attends_many(f) : cuda_products_of(f, set) >> product & 1;
 }
 
-static cairn_status cuda_ask_joined(forward_cuda_state *f) {
-    jit_constant constants[JOINED_PROGRAMS][STEP_CONSTANTS];
-    jit_request requests[JOINED_PROGRAMS];
-    int count = 0;
-    cairn_status status;
-    for (int i = 0; i < JOINED_PROGRAMS; i++)
-        count += cuda_joined_request(f, i, constants[count], &requests[count]);
-    status = jit_begin(f->dev->jit, requests, count);
-    f->joined_asked = !status;
-    return status;
-}
-
-/* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
-static cairn_status cuda_take_joined(forward_cuda_state *f, bool waits) {
-    static const int kernels[][2] = {{PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
-    jit_constant constants[STEP_CONSTANTS];
-    jit_request request;
-    jit_program *program;
+static cairn_status cuda_joined_functions(forward_cuda_state *f, jit_program *program, int which) {
+    static const int kernels[][2] = {{PROMPT_K_QKV}, {PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
+    const int *kernel = kernels[which < STEP_FORMATS ? 0 : 1 + which - STEP_FORMATS];
     cairn_status status = CAIRN_OK;
-    for (int i = 0; i < JOINED_PROGRAMS && !status; i++) {
-        static const int qkv[] = {PROMPT_K_QKV, 0};
-        const int *kernel = i < STEP_FORMATS ? qkv : kernels[i - STEP_FORMATS];
-        if (!cuda_joined_request(f, i, constants, &request)) continue;
-        status = waits ? jit_get(f->dev->jit, &request, &program)
-                       : jit_try(f->dev->jit, &request, &program);
-        for (int k = 0; k < 2 && kernel[k] && !status; k++)
-            status = jit_function(f->dev->jit, program, step_kernel_names[kernel[k]],
-                                  (int)cuda_shared_bytes(f, kernel[k]),
-                                  (jit_kernel *)cuda_joined_kernel(f, kernel[k], i % STEP_FORMATS));
-    }
-    if (!status) f->joined_state = STEP_FLOW_READY;
+    for (int k = 0; k < 2 && kernel[k] && !status; k++)
+        status = jit_function(f->dev->jit, program, step_kernel_names[kernel[k]],
+                              (int)cuda_shared_bytes(f, kernel[k]),
+                              (jit_kernel *)cuda_joined_kernel(f, kernel[k], which % STEP_FORMATS));
     return status;
 }
 
-/* Whether several sequences' prompts can be one part by now. What cannot be had is done without. */
+/* As cuda_get_extra. */
+static cairn_status cuda_get_joined(forward_cuda_state *f, bool waits) {
+    static const cuda_extra joined = {cuda_joined_request, cuda_joined_functions, 0, JOINED_PROGRAMS,
+                                      "prompts go on one after the other"};
+    return cuda_get_extra(f, &joined, &f->joined_state, &f->joined_asked, waits);
+}
+
+/* Whether several sequences' prompts can be one part by now. */
 static bool cuda_has_joined(forward_cuda_state *f, forward_batch *batch) {
-    cairn_status status;
-    if (f->joined_state != STEP_FLOW_WAITS) return f->joined_state == STEP_FLOW_READY;
-    batch->prepared = true;
-    status = f->joined_asked ? cuda_take_joined(f, false) : CAIRN_CANCELLED;
-    if (status == CAIRN_CANCELLED && !(status = cuda_ask_joined(f))) status = CAIRN_BUSY;
-    if (status && status != CAIRN_BUSY) {
-        f->joined_state = STEP_FLOW_FAILED;
-        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts go on one after the other: %s",
-                 f->dev->base->error);
-    }
-    return !status;
+    batch->prepared |= f->joined_state == STEP_FLOW_WAITS;
+    return !cuda_get_joined(f, false);
 }

@@ -249,7 +249,7 @@ static void test_short(const family *f, const int32_t *ids) {
 
 /* Texts beside each other, each with drafts of its own behind what it verifies: each follows, in as many
  * forwards as one alone. */
-static void test_beside(const family *f) {
+static void test_crowd(const family *f) {
     enum { TEXTS = 3, K = 2, STEPS = 2, SAID = 1 + 1 + STEPS * (K + 1), HELD = 4 + SAID };
     cairn_config c = gated_config(path, K);
     cairn_model *m = NULL;
@@ -308,7 +308,7 @@ static void test_perfect(void) {
                stats.proposed);
         cairn_close(rt);
     }
-    test_short(&f, ids), test_beside(&f);
+    test_short(&f, ids), test_crowd(&f);
     free_low(&l), family_free(&f);
 }
 

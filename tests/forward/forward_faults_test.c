@@ -162,6 +162,7 @@ static void test_cancelled(void) {
     tap_ok(cairn_load_model(rt, low_path, &other) == CAIRN_CANCELLED && !other, "another's load is cancelled: %s",
            cairn_last_error(rt));
     on = true;
+    os_sleep_us(50000); /* what was running has ended, too */
     for (int i = 0; i < WALK_PROMPT; i++) ids[i] = 2 + i % 7;
     tap_ok(!cairn_append_ids(s, ids, WALK_PROMPT) && f->later_state == STEP_FLOW_WAITS, "a prompt goes on without");
     tap_ok(!cairn_model_wait(m) && f->later_state == STEP_FLOW_READY, "and a wait has them");
