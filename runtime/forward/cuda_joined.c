@@ -24,7 +24,8 @@ static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_cons
 }
 
 static cairn_status cuda_joined_functions(forward_cuda_state *f, jit_program *program, int which) {
-    static const int kernels[][2] = {{PROMPT_K_QKV}, {PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
+    static const int kernels[][2] = {
+        {PROMPT_K_QKV}, {PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
     const int *kernel = kernels[which < STEP_FORMATS ? 0 : 1 + which - STEP_FORMATS];
     cairn_status status = CAIRN_OK;
     for (int k = 0; k < 2 && kernel[k] && !status; k++)

@@ -375,10 +375,11 @@ static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *prog
 
 /* ---- programs that nothing waits for ---- */
 
-/* Programs `from` to `from + count - 1` of a kind. */
+/* Programs `from` to `from + count - 1` of a kind: requests, false for one that there is not; and what takes
+ * their functions. */
 typedef struct cuda_extra {
-    bool (*request)(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out); /* false: none */
-    cairn_status (*take)(forward_cuda_state *f, jit_program *program, int which); /* its functions */
+    bool (*request)(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out);
+    cairn_status (*take)(forward_cuda_state *f, jit_program *program, int which);
     int from, count;
     const char *without; /* what goes on without them */
 } cuda_extra;
