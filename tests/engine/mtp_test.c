@@ -250,11 +250,11 @@ static void test_short(const family *f, const int32_t *ids) {
 /* Texts beside each other, each with drafts of its own behind what it verifies: each follows, in as many
  * forwards as one alone. */
 static void test_crowd(const family *f) {
-    enum { TEXTS = 3, K = 2, STEPS = 2, SAID = 1 + 1 + STEPS * (K + 1), HELD = 4 + SAID };
+    enum { TEXTS = 3, K = 2, STEPS = 2, MADE = 1 + 1 + STEPS * (K + 1), HELD = 4 + MADE };
     cairn_config c = gated_config(path, K);
     cairn_model *m = NULL;
     int32_t ids[TEXTS * 4], made[TEXTS], totals[TEXTS], out[TEXTS * HELD];
-    const int32_t lengths[TEXTS] = {4, 3, 4}, limits[TEXTS] = {SAID, SAID, SAID};
+    const int32_t lengths[TEXTS] = {4, 3, 4}, limits[TEXTS] = {MADE, MADE, MADE};
     cairn_batch_args a = {.struct_size = sizeof a, .rows = TEXTS, .stride = 4, .capacity = HELD};
     int right = 1;
     cairn_runtime *rt = open_gated(&c, &m);
@@ -263,7 +263,7 @@ static void test_crowd(const family *f) {
     a.ids = ids, a.lengths = lengths, a.limits = limits, a.output = out, a.generated = made, a.total = totals;
     if (cairn_generate_batch(m, &a)) tap_note("%s", cairn_last_error(rt)), right = 0;
     for (int t = 0; t < TEXTS && right; t++) {
-        right = made[t] == SAID && totals[t] == lengths[t] + SAID;
+        right = made[t] == MADE && totals[t] == lengths[t] + MADE;
         for (int j = lengths[t]; j < totals[t]; j++)
             right = right && out[t * HELD + j] == follower(f, out[t * HELD + j - 1]);
     }

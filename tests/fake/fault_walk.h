@@ -108,15 +108,15 @@ static void walk_faults(const cairn_config *c, const char *path, const char *ada
     if (tap_ok(walk_run(&w, 0, &refused, &failed) && walk_run(&w, 0, &refused, &failed) && !refused,
                "%s: nothing fails", name)) {
         const int live = fake.live;
-        const size_t device = fake.device_live;
+        const size_t lent = fake.device_live;
         right = w, failed = true;
         for (n = 1; failed; n += each, runs++) {
             bool fine = walk_run(&w, n, &refused, &failed);
             if (fine && (memcmp(w.counts, right.counts, sizeof w.counts) || memcmp(w.ids, right.ids, sizeof w.ids)))
                 tap_note("call %d: other tokens: %d, %d, %d", n, w.counts[0], w.counts[1], w.counts[2]), fine = false;
-            if (fine && (fake.live != live || fake.device_live != device))
+            if (fine && (fake.live != live || fake.device_live != lent))
                 tap_note("call %d: %d objects, %lld bytes are left", n, fake.live - live,
-                         (long long)fake.device_live - (long long)device), fine = false;
+                         (long long)fake.device_live - (long long)lent), fine = false;
             bad += !fine;
         }
         tap_ok(!bad && runs > 100 && right.counts[0] == WALK_PROMPT + WALK_SAID + 2 * WALK_MORE &&

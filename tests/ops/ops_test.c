@@ -588,21 +588,21 @@ static void test_shapes(void) {
     drop(&q), drop(&out), drop_paged(&p);
     {
         int64_t shape[5] = {1, 2, 1, 16, 16}, bounds_shape[4] = {1, 1, 2, 16};
-        both cache = make(CAIRN_F16, 5, shape), bounds = make(CAIRN_F16, 4, bounds_shape);
+        both pages = make(CAIRN_F16, 5, shape), bounds = make(CAIRN_F16, 4, bounds_shape);
         both table = make2(CAIRN_I32, 1, 1), of = make1(CAIRN_I32, MANY), at = make1(CAIRN_I32, MANY);
         both many = make3(CAIRN_F32, MANY, 1, 16), scores = make3(CAIRN_F32, MANY, 1, 1);
         cairn_score_pages_args s;
         memset(&s, 0, sizeof s);
-        s.struct_size = sizeof s, s.pages.cache = cache.t, s.pages.page_table = table.t;
+        s.struct_size = sizeof s, s.pages.cache = pages.t, s.pages.page_table = table.t;
         s.pages.sequences = of.t, s.pages.positions = at.t;
         s.bounds = bounds.t, s.q = many.t, s.scores = scores.t;
-        upload(&cache), upload(&bounds), upload(&table), upload(&of), upload(&at), upload(&many);
+        upload(&pages), upload(&bounds), upload(&table), upload(&of), upload(&at), upload(&many);
         status = cairn_score_pages(rt, &s);
         if (rt->device.cuda)
             tap_ok(status == CAIRN_UNSUPPORTED && strstr(cairn_last_error(rt), "score_pages: 1 x 65536 blocks in one "
                    "launch, and 65535 are the most each way; give fewer rows a call"), "%s", cairn_last_error(rt));
         else tap_ok(!status, "score_pages on %s: 65536 rows", where);
-        drop(&cache), drop(&bounds), drop(&table), drop(&of), drop(&at), drop(&many), drop(&scores);
+        drop(&pages), drop(&bounds), drop(&table), drop(&of), drop(&at), drop(&many), drop(&scores);
     }
 }
 
