@@ -427,7 +427,8 @@ cover() {
     ! sed -n 1,20p "$1" | grep -q 'emulated: .*asan' || ! have g++ || around='sh tests/simt/emulate.sh'
     own=$(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | tr ' ' '\n' | grep '^-D') || own=''
     link=$(apart_link cov ${own:+whole})
-    $CC -std=c11 -O0 ${own:+--coverage} $own $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
+    $CC -std=c11 -O0 ${own:+--coverage -fprofile-update=prefer-atomic} $own $lua_cflags -w \
+        -DCAIRN_API=static ${link%% *} -I. -Itests \
         -ffp-contract=off "$1" ${link#* } -o "$out/test" -lgcov $lua_libs $libraries ||
         die "$1 does not build"
     $around "$out/test" > "$out/log" 2>&1 || say "$1 fails"

@@ -11,7 +11,7 @@
 # Kinds: asan (with UBSan), plain (optimised, for long runs and for kernels under the race detector,
 # which finds what it looks for by itself), clang (clang's UBSan; sees no less without optimising, and compiles
 # in half the time), tsan (threads, ./build.sh tsan), cov (counts
-# lines and branches), windows (whose kernels.o tests/windows/run.sh makes).
+# lines and branches, of all threads: counts that they race for come out as none), windows (whose kernels.o tests/windows/run.sh makes).
 # What gcc warns of within the runtime is looked at by tests/warnings_test.sh.
 
 apart=${CAIRN_BUILD:-build}/apart
@@ -24,7 +24,7 @@ apart_flags() {
         plain) echo "${CC:-cc} -O2" ;;
         clang) echo "clang -O0 -fsanitize=undefined -fno-sanitize-recover=all" ;;
         tsan) echo "${CC:-cc} -O1 -fsanitize=thread -fno-omit-frame-pointer" ;;
-        cov) echo "${CC:-cc} -O0 --coverage" ;;
+        cov) echo "${CC:-cc} -O0 --coverage -fprofile-update=prefer-atomic" ;;
         windows) echo "x86_64-w64-mingw32-gcc -O1" ;;
     esac
     echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY

@@ -29,6 +29,7 @@ typedef struct family {
     int layers, hidden, heads, kv_heads, dim, ffn, vocab, context, taps;
     bool conv[FAMILY_LAYERS]; /* the layer's mixer is a short convolution */
     bool own_head;            /* not the embedding */
+    int end;                  /* the id that ends a text */
     bool bias, head_norms;    /* of q, k and v; of the heads of q and k */
     bool post_norms, gelu;    /* norms behind attention and ffn */
     int experts, used;        /* of each ffn; of a row */
@@ -223,7 +224,7 @@ BASE_UNUSED static const family_tensor *family_find(const family *f, const char 
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Letters, then pairs of letters; id 0 ends a text. */
+/* Letters, then pairs of letters; id 0 ends a text, or `end`. */
 static void family_write_tokens(const family *f, gguf_build *out) {
     build_key_array(out, "tokenizer.ggml.tokens", 8, (uint64_t)f->vocab);
     for (int i = 0; i < f->vocab; i++) {
@@ -257,7 +258,7 @@ static int family_write_keys(const family *f, gguf_build *out) {
     build_key_string(out, "general.architecture", f->architecture);
     build_key_string(out, "tokenizer.ggml.model", "gpt2");
     build_key_string(out, "tokenizer.ggml.pre", "gpt-2");
-    build_key_u32(out, "tokenizer.ggml.eos_token_id", 0);
+    build_key_u32(out, "tokenizer.ggml.eos_token_id", (uint32_t)f->end);
     family_write_tokens(f, out);
     return f->key_count + (f->taps > 0) + 4 + 3;
 }

@@ -38,30 +38,14 @@ static cairn_status cuda_band_functions(forward_cuda_state *f, jit_program *prog
     return status;
 }
 
-/* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
-static cairn_status cuda_take_bands(forward_cuda_state *f, bool waits) {
-    jit_constant constants[STEP_FORMATS][STEP_CONSTANTS];
-    jit_request requests[STEP_FORMATS];
-    jit_program *programs[STEP_FORMATS];
-    cairn_status status;
-    int sets[STEP_FORMATS], count = 0;
-    for (int set = 0; set < STEP_FORMATS; set++) {
-        sets[count] = set;
-        count += cuda_band_request(f, set, constants[count], &requests[count]);
-    }
-    status = cuda_seek(f, requests, count, &f->bands_asked, waits, programs);
-    for (int i = 0; i < count && !status; i++) status = cuda_band_functions(f, programs[i], sets[i]);
-    return status;
-}
-
 /* Whether they can be launched by now; waits: once they are there, if they were asked for. */
 static bool cuda_has_bands(forward_cuda_state *f, bool waits) {
-    cairn_status status;
+    static const cuda_extra bands = {cuda_band_request, cuda_band_functions, 0, STEP_FORMATS,
+                                     "products of many rows go on by slower kernels"};
+    const bool waited = f->bands_state == STEP_FLOW_WAITS;
     if (!cuda_has_clusters(f) || f->dev->max_shared_bytes < (int)cuda_band_bytes()) return false;
-    if (f->bands_state != STEP_FLOW_WAITS || (waits && !f->bands_asked)) return f->bands_state == STEP_FLOW_READY;
-    status = cuda_take_bands(f, waits);
-    if (!cuda_settle(f, &f->bands_state, status, "products of many rows go on by slower kernels")) return false;
-    cuda_free_sparse_graphs(f); /* others say what they were made of */
+    if (cuda_get_extra(f, &bands, &f->bands_state, &f->bands_asked, waits)) return false;
+    if (waited) cuda_free_sparse_graphs(f); /* others say what they were made of */
     return true;
 }
 

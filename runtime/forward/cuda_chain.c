@@ -4,27 +4,23 @@
  * leave a block for each place on the GPU; the runs, and so the bits, stay what they are. The kernel is compiled
  * in the background from the first such step on. */
 
-static jit_request cuda_chain_request(const forward_cuda_state *f, jit_constant *constants) {
-    jit_request request = {"step/attend.cu", constants, 0, true};
-    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+static bool cuda_wants_chain(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
+    *out = (jit_request){"step/attend.cu", constants, 0, true};
+    out->constant_count = cuda_constants(f, which, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
     cuda_constant(constants, "CHAINED")->value = 1;
-    return request;
+    return true;
 }
 
-/* Whether it can be launched by now; waits: once it is there, if it was asked for. Without it steps go on as
- * they are. */
+static cairn_status cuda_chain_function(forward_cuda_state *f, jit_program *program, int which) {
+    (void)which;
+    return jit_function(f->dev->jit, program, "step_attend", (int)cuda_chain_bytes(f), &f->chain_kernel);
+}
+
+/* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
-    jit_constant constants[STEP_CONSTANTS];
-    jit_request request;
-    jit_program *program;
-    cairn_status status;
-    if (f->chain_state != STEP_FLOW_WAITS || (waits && !f->chain_asked))
-        return f->chain_state == STEP_FLOW_READY;
-    request = cuda_chain_request(f, constants);
-    status = cuda_seek(f, &request, 1, &f->chain_asked, waits, &program);
-    if (!status)
-        status = jit_function(f->dev->jit, program, "step_attend", (int)cuda_chain_bytes(f), &f->chain_kernel);
-    return cuda_settle(f, &f->chain_state, status, "attention of many rows goes on by slower kernels");
+    static const cuda_extra chain = {cuda_wants_chain, cuda_chain_function, 0, 1,
+                                     "steps of many rows go on by slower kernels"};
+    return !cuda_get_extra(f, &chain, &f->chain_state, &f->chain_asked, waits);
 }
 
 /* Blocks that a row at this position takes. */

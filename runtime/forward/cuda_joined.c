@@ -24,9 +24,9 @@ static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_cons
 }
 
 static cairn_status cuda_joined_functions(forward_cuda_state *f, jit_program *program, int which) {
-    static const int qkv[] = {PROMPT_K_QKV, 0};
-    static const int others[][2] = {{PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
-    const int *kernel = which < STEP_FORMATS ? qkv : others[which - STEP_FORMATS];
+    static const int kernels[][2] = {
+        {PROMPT_K_QKV}, {PROMPT_K_ATTEND}, {PROMPT_K_LAST}, {PROMPT_K_SPAN, PROMPT_K_MERGE}};
+    const int *kernel = kernels[which < STEP_FORMATS ? 0 : 1 + which - STEP_FORMATS];
     cairn_status status = CAIRN_OK;
     for (int k = 0; k < 2 && kernel[k] && !status; k++)
         status = jit_function(f->dev->jit, program, step_kernel_names[kernel[k]],
@@ -35,26 +35,15 @@ static cairn_status cuda_joined_functions(forward_cuda_state *f, jit_program *pr
     return status;
 }
 
-/* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
-static cairn_status cuda_take_joined(forward_cuda_state *f, bool waits) {
-    jit_constant constants[JOINED_PROGRAMS][STEP_CONSTANTS];
-    jit_request requests[JOINED_PROGRAMS];
-    jit_program *programs[JOINED_PROGRAMS];
-    int which[JOINED_PROGRAMS], count = 0;
-    cairn_status status;
-    for (int i = 0; i < JOINED_PROGRAMS; i++) {
-        which[count] = i;
-        count += cuda_joined_request(f, i, constants[count], &requests[count]);
-    }
-    status = cuda_seek(f, requests, count, &f->joined_asked, waits, programs);
-    for (int i = 0; i < count && !status; i++) status = cuda_joined_functions(f, programs[i], which[i]);
-    if (!status) f->joined_state = STEP_FLOW_READY;
-    return status;
+/* As cuda_get_extra. */
+static cairn_status cuda_get_joined(forward_cuda_state *f, bool waits) {
+    static const cuda_extra joined = {cuda_joined_request, cuda_joined_functions, 0, JOINED_PROGRAMS,
+                                      "prompts go on one after the other"};
+    return cuda_get_extra(f, &joined, &f->joined_state, &f->joined_asked, waits);
 }
 
-/* Whether several sequences' prompts can be one part by now. What cannot be had is done without. */
+/* Whether several sequences' prompts can be one part by now. */
 static bool cuda_has_joined(forward_cuda_state *f, forward_batch *batch) {
-    if (f->joined_state != STEP_FLOW_WAITS) return f->joined_state == STEP_FLOW_READY;
-    batch->prepared = true;
-    return cuda_settle(f, &f->joined_state, cuda_take_joined(f, false), "prompts go on one after the other");
+    batch->prepared |= f->joined_state == STEP_FLOW_WAITS;
+    return !cuda_get_joined(f, false);
 }

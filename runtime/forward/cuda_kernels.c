@@ -331,32 +331,6 @@ static cairn_status cuda_begin_build(forward_cuda_state *f) {
     return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
 }
 
-/* Programs that are compiled in the background: asked for once (asked NULL: they were), then looked for; what was
- * given up is begun anew. CAIRN_BUSY: they are not all there yet. [waits: blocks until they are] */
-static cairn_status cuda_seek(forward_cuda_state *f, const jit_request *requests, int count, bool *asked, bool waits,
-                              jit_program **out) {
-    jit *j = f->dev->jit;
-    cairn_status status = CAIRN_OK;
-    if (asked && !*asked) {
-        status = jit_begin(j, requests, count);
-        *asked = !status;
-        return status ? status : CAIRN_BUSY;
-    }
-    for (int i = 0; i < count && !status; i++) {
-        status = waits ? jit_get(j, &requests[i], &out[i]) : jit_try(j, &requests[i], &out[i]);
-        if (status == CAIRN_CANCELLED && !waits && !(status = jit_begin(j, &requests[i], 1))) status = CAIRN_BUSY;
-    }
-    return status;
-}
-
-/* What came of it. What cannot be had is done without: how, the log is told. */
-static bool cuda_settle(forward_cuda_state *f, step_flow_state *state, cairn_status status, const char *without) {
-    if (status != CAIRN_BUSY) *state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
-    if (*state == STEP_FLOW_FAILED)
-        base_log(f->dev->base, CAIRN_LOG_WARN, "%s: %s", without, f->dev->base->error);
-    return *state == STEP_FLOW_READY;
-}
-
 /* The kernels that loading waits for (later: false), or those it does not, but for the flow's; waits: until
  * they are there, else CAIRN_BUSY. */
 static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
@@ -367,7 +341,10 @@ static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
         const step_program *p = &step_programs[texts.which[i] % STEP_PROGRAMS];
         jit_program *program;
         if (texts.requests[i].later != later) continue;
-        status = cuda_seek(f, &texts.requests[i], 1, NULL, waits, &program);
+        status = waits ? jit_get(f->dev->jit, &texts.requests[i], &program)
+                       : jit_try(f->dev->jit, &texts.requests[i], &program);
+        if (!waits && status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
+            status = CAIRN_BUSY;
         if (!status)
             status = cuda_functions(f, program, p, texts.which[i] / STEP_PROGRAMS);
     }
@@ -386,7 +363,11 @@ static bool cuda_has_later(forward_cuda_state *f, bool waits) {
     cairn_status status;
     if (f->later_state != STEP_FLOW_WAITS) return f->later_state == STEP_FLOW_READY;
     status = cuda_take(f, true, waits);
-    return cuda_settle(f, &f->later_state, status, "prompts of few rows go on by slower kernels");
+    if (status != CAIRN_BUSY) f->later_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
+    if (status && status != CAIRN_BUSY)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts of few rows go on by slower kernels: %s",
+                 f->dev->base->error);
+    return f->later_state == STEP_FLOW_READY;
 }
 
 static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *program, int kernel) {
@@ -394,17 +375,60 @@ static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *prog
     return cuda_functions(f, program, &p, 0);
 }
 
-/* Whether a flow kernel can be launched by now. One that cannot be had is done without. */
-static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
+/* ---- programs that nothing waits for ---- */
+
+/* Programs `from` to `from + count - 1` of a kind: requests, false for one that there is not; and what takes
+ * their functions. */
+typedef struct cuda_extra {
+    bool (*request)(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out);
+    cairn_status (*take)(forward_cuda_state *f, jit_program *program, int which);
+    int from, count;
+    const char *without; /* what goes on without them */
+} cuda_extra;
+
+typedef enum cuda_extra_call { EXTRA_ASK, EXTRA_TRY, EXTRA_WAIT } cuda_extra_call;
+
+static cairn_status cuda_call_extra(forward_cuda_state *f, const cuda_extra *x, cuda_extra_call call) {
     jit_constant constants[STEP_CONSTANTS];
     jit_request request;
     jit_program *program;
-    cairn_status status;
-    if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
-    request = cuda_flow_request(f, kernel, constants);
-    status = cuda_seek(f, &request, 1, NULL, false, &program);
-    if (!status) status = cuda_flow_functions(f, program, kernel);
-    return cuda_settle(f, &f->flow_states[kernel], status, "steps go on by slower kernels");
+    cairn_status status = CAIRN_OK;
+    for (int which = x->from; which < x->from + x->count && !status; which++) {
+        if (!x->request(f, which, constants, &request)) continue;
+        status = call == EXTRA_ASK   ? jit_begin(f->dev->jit, &request, 1)
+                 : call == EXTRA_TRY ? jit_try(f->dev->jit, &request, &program)
+                                     : jit_get(f->dev->jit, &request, &program);
+        if (!status && call != EXTRA_ASK) status = x->take(f, program, which);
+    }
+    return status;
+}
+
+/* CAIRN_OK: all of them can be launched; CAIRN_BUSY: not by now, or not asked for yet, where `waits`. They are asked
+ * for when they are first of use, and again where compiling was cancelled. What cannot be had is said once, by a
+ * status too, and done without. */
+static cairn_status cuda_get_extra(forward_cuda_state *f, const cuda_extra *x, step_flow_state *state, bool *asked,
+                                   bool waits) {
+    bool asks = !*asked;
+    cairn_status status = CAIRN_BUSY;
+    if (*state != STEP_FLOW_WAITS) return *state == STEP_FLOW_READY ? CAIRN_OK : CAIRN_UNSUPPORTED;
+    if (waits && asks) return status;
+    if (!asks) asks = (status = cuda_call_extra(f, x, waits ? EXTRA_WAIT : EXTRA_TRY)) == CAIRN_CANCELLED;
+    if (asks && !(status = cuda_call_extra(f, x, EXTRA_ASK))) status = CAIRN_BUSY, *asked = true;
+    if (status == CAIRN_BUSY) return status;
+    *state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
+    if (status) base_log(f->dev->base, CAIRN_LOG_WARN, "%s: %s", x->without, f->dev->base->error);
+    return status;
+}
+
+static bool cuda_wants_flow(const forward_cuda_state *f, int kernel, jit_constant *constants, jit_request *out) {
+    return *out = cuda_flow_request(f, kernel, constants), true;
+}
+
+/* Whether a flow kernel can be launched by now. They are asked for with the model's others, or its adapter's. */
+static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
+    const cuda_extra flow = {cuda_wants_flow, cuda_flow_functions, kernel, 1, "steps go on by slower kernels"};
+    bool asked = true;
+    return !cuda_get_extra(f, &flow, &f->flow_states[kernel], &asked, false);
 }
 
 /* Waits for one. [blocks] */

@@ -367,7 +367,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
     }
     if (!status) cuda_has_later(f, true), cuda_has_chain(f, true), cuda_has_bands(f, true);
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
-        status = cuda_take_joined(f, true);
+        status = cuda_get_joined(f, true);
     return status;
 }
 

@@ -26,10 +26,11 @@ static void *spec_pointer(const spec_call *s, const spec_arg *a) {
     return value;
 }
 
-static const spec_arg *spec_find_kind(const spec_op *op, spec_kind kind) {
-    for (const spec_arg *a = op->args; a->name; a++)
-        if (a->kind == kind) return a;
-    return NULL;
+/* Of an op with tensors that are SPEC_STAGED, which has one. */
+static const spec_arg *spec_staging_of(const spec_op *op) {
+    const spec_arg *a = op->args;
+    while (a->kind != SPEC_STAGING) a++;
+    return a;
 }
 
 /* ---- symbols --------------------------------------------------------------------------------- */
@@ -82,12 +83,13 @@ static const char *spec_range_text(const spec_limit *l, int64_t more, char *text
     return text;
 }
 
-/* The first tensor given that says the symbol, for messages. */
+/* The first tensor given that says the symbol, for messages: one does. */
 static const char *spec_who_says(const spec_call *s, spec_symbol symbol) {
-    for (const spec_arg *a = s->op->args; a->name; a++)
-        for (int d = 0; spec_is_tensor(a) && spec_pointer(s, a) && a->extents[d]; d++)
-            if ((a->extents[d] & ~SPEC_EXTENT_ONE_MORE) == (spec_extent)symbol) return a->name;
-    return spec_symbol_names[symbol];
+    const char *who = NULL;
+    for (const spec_arg *a = s->op->args; a->name && !who; a++)
+        for (int d = 0; spec_is_tensor(a) && spec_pointer(s, a) && a->extents[d] && !who; d++)
+            if ((a->extents[d] & ~SPEC_EXTENT_ONE_MORE) == (spec_extent)symbol) who = a->name;
+    return who;
 }
 
 /* The symbol has this value now, for `name` says so. */
@@ -200,7 +202,7 @@ static void spec_note_span(spec_call *s, const spec_arg *a, const cairn_tensor *
 /* One tensor, which messages call `name`. */
 static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tensor *t,
                               const char *name, bool optional) {
-    const spec_arg *staging = a->flags & SPEC_STAGED ? spec_find_kind(s->op, SPEC_STAGING) : NULL;
+    const spec_arg *staging = a->flags & SPEC_STAGED ? spec_staging_of(s->op) : NULL;
     tensor_want want; /* field by field: clearing the whole took a quarter of the check */
     want.op = s->c.op;
     want.name = name;

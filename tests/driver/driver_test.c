@@ -86,6 +86,58 @@ static void test_nvrtc_statuses(void) {
     tap_ok(fake.opened == 0, "every library was closed again");
 }
 
+/* ---- Python packages ------------------------------------------------------------------------- */
+
+#ifndef _WIN32
+static char opened_at[OS_PATH_BYTES]; /* the NVRTC that was opened last */
+
+/* There is none but below the test's folder. */
+static void *open_below(const char *path, bool loaded_only, char *why, size_t why_bytes) {
+    void *library = NULL;
+    if (strstr(path, "nvrtc.so") && strncmp(path, bench.directory, strlen(bench.directory))) {
+        if (why_bytes) snprintf(why, why_bytes, "not here");
+        return NULL;
+    }
+    library = fake_library_open(path, loaded_only, why, why_bytes);
+    if (library && strstr(path, "nvrtc.so")) snprintf(opened_at, sizeof opened_at, "%s", path);
+    return library;
+}
+
+/* A wheel's NVRTC is found in the folder of packages `below` the root that the variable names. */
+static void find_package(const char *variable, const char *below, const char *file) {
+    char folder[OS_PATH_BYTES], path[OS_PATH_BYTES], kept[OS_PATH_BYTES] = "";
+    const char *before = getenv(variable);
+    if (before) snprintf(kept, sizeof kept, "%s", before);
+    snprintf(folder, sizeof folder, "%s/%s", bench.directory, below);
+    snprintf(path, sizeof path, "%.400s/%s", folder, file);
+    tap_ok(!os_make_path(folder), "a folder of packages: %s", below);
+    fake_install();
+    os_calls.library_open = open_below;
+    setenv(variable, bench.directory, 1);
+    opened_at[0] = '\0';
+    tap_ok(open_nvrtc(13000) == CAIRN_NO_NVRTC && !opened_at[0], "there is no NVRTC in it");
+    os_directory_of(path, folder, sizeof folder);
+    tap_ok(!os_make_path(folder) && !os_write_file(&bench.b, path, "", 0) &&
+           open_nvrtc(13000) == CAIRN_OK && !strcmp(opened_at, path), "found: %s", opened_at);
+    tap_ok(fake.opened == 0, "every library was closed again");
+    if (before) setenv(variable, kept, 1);
+    else unsetenv(variable);
+    os_calls.remove(path);
+    for (size_t top = strlen(bench.directory); os_directory_of(path, folder, sizeof folder) &&
+                                               strlen(folder) > top;) {
+        rmdir(folder);
+        memcpy(path, folder, sizeof path);
+    }
+}
+
+static void test_packages(void) {
+    find_package("VIRTUAL_ENV", "lib/python3.11/site-packages", "nvidia/cu13/lib/libnvrtc.so.13");
+    find_package("HOME", ".local/lib/python3.9/dist-packages", "nvidia/cuda_nvrtc/lib/libnvrtc.so.13");
+}
+#else
+static void test_packages(void) {}
+#endif
+
 /* ---- programs -------------------------------------------------------------------------------- */
 
 static void test_programs(void) {
@@ -115,6 +167,47 @@ static void test_programs(void) {
     bench_close();
     tap_ok(fake.live == 0, "nothing is left (%d)", fake.live);
 }
+
+/* Compiled for a machine that has no device: there is an image, and nothing to launch. */
+static void test_alone(void) {
+    jit_program *p = NULL;
+    jit_kernel kernel;
+    fake_install();
+    bench_alone = true;
+    bench_open(CACHE_OFF);
+    tap_ok(!bench_get("good.cu", 1, &p) && fake.compiles == 1 && !fake.loads,
+           "compiled without a device, and not loaded");
+    tap_ok(jit_function(bench.j, p, "first", 0, &kernel) == CAIRN_UNSUPPORTED && !kernel.function &&
+           strstr(bench.b.error, "good.cu was compiled without a device"), "%s", bench.b.error);
+    bench_close();
+    bench_alone = false;
+}
+
+#ifdef __linux__
+#include <sys/resource.h>
+
+/* NVRTC would abort the process: it is not opened then, and is when there is memory again. */
+static void test_little_memory(void) {
+    jit_program *p = NULL;
+    struct rlimit kept, low;
+    cairn_status status;
+    fake_install();
+    bench_open(CACHE_OFF);
+    getrlimit(RLIMIT_AS, &kept);
+    low = kept;
+    low.rlim_cur = (rlim_t)(os_posix_number_in("/proc/self/statm", "") * sysconf(_SC_PAGESIZE)) +
+                   ((rlim_t)180 << 20);
+    setrlimit(RLIMIT_AS, &low);
+    status = bench_get("good.cu", 1, &p);
+    setrlimit(RLIMIT_AS, &kept);
+    tap_ok(status == CAIRN_OUT_OF_MEMORY && strstr(bench.b.error, "NVRTC aborts the program when memory") &&
+           !fake.compiles, "little memory: %s", bench.b.error);
+    tap_ok(!bench_get("good.cu", 1, &p) && fake.compiles == 1, "compiled when there is memory again");
+    bench_close();
+}
+#else
+static void test_little_memory(void) {}
+#endif
 
 static void test_mistake(void) {
     jit_program *p;
@@ -479,7 +572,10 @@ int main(void) {
     test_driver_statuses();
     test_optional();
     test_nvrtc_statuses();
+    test_packages();
     test_programs();
+    test_alone();
+    test_little_memory();
     test_mistake();
     test_new_device();
     test_batches();

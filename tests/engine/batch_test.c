@@ -15,13 +15,15 @@ enum { SEQUENCES = 4, MOST = 112, ROWS = 160 };
 static int below(int n) { return (int)(random_next(&state) % (uint64_t)n); }
 static const char *where = "cpu";
 
+static int context = 2 * MOST; /* of models to come */
+
 static cairn_runtime *open_runtime(cairn_backend backend, int topk) {
     cairn_config c;
     cairn_runtime *rt = NULL;
     char error[1024];
     cairn_config_default(&c);
     c.backend = backend, c.threads = 2, c.page_size = PAGE, c.max_batch = SEQUENCES;
-    c.max_seq_len = 2 * MOST, c.prefill_chunk = ROWS, c.log = CAIRN_LOG_OFF, c.topk = topk;
+    c.max_seq_len = context, c.prefill_chunk = ROWS, c.log = CAIRN_LOG_OFF, c.topk = topk;
     c.selection.window = 20, c.selection.sinks = 2;
     if (cairn_open(&c, &rt, error, sizeof error)) tap_note("%s", error);
     return rt;
@@ -199,6 +201,40 @@ static void test_forwards(cairn_model *m, int count, int length) {
            "rows otherwise than alone", where, done, forwards, wrong);
 }
 
+/* Sequences whose pages all come to be selected from at once: together more than a context has. */
+static void test_many_bounds(cairn_backend backend, const char *path) {
+    enum { LINES = 3, PROMPT = 3 * PAGE, TOLD = 3 };
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    told parts[LINES];
+    bool fine = true;
+    int wrong = 0;
+    context = 4 * PAGE;
+    rt = open_runtime(backend, 1);
+    context = 2 * MOST;
+    if (!rt) return;
+    fine = tap_ok(!cairn_load_model(rt, path, &m), "on %s: a model of a short context", where);
+    for (int i = 0; i < LINES && fine; i++) {
+        line *l = &lines[i];
+        random_line(l, 40);
+        l->count = PROMPT + TOLD, l->prompt = PROMPT;
+        for (int t = 0; t < l->count; t++) l->tokens[t] = 1 + below(VOCAB - 1);
+        l->has_rule = true, l->rule.select.topk = 1, l->rule.select.window = 0, l->rule.select.mean = false;
+        l->rule.layers[0] = 3;
+        fine = alone(m, l);
+        fine = fine && join(m, l);
+        parts[i].l = l, parts[i].wrong = 1000;
+    }
+    for (int step = 0; step < 1 + TOLD && fine; step++) {
+        int off;
+        for (int i = 0; i < LINES; i++) parts[i].rows = step ? 1 : PROMPT;
+        off = tell(m, parts, LINES, false);
+        fine = off >= 0, wrong += off;
+    }
+    tap_ok(fine && !wrong, "on %s: %d sequences of three pages to select from, the same as alone", where, LINES);
+    cairn_close(rt);
+}
+
 /* ---- sessions -------------------------------------------------------------------------------- */
 
 typedef struct speaker {
@@ -344,8 +380,10 @@ int main(void) {
     if (!tap_ok(file >= 0 && write_model(path), "a small model is written")) return tap_done();
     test_toy(60);
     test_backend(CAIRN_BACKEND_CPU, path, false);
+    test_many_bounds(CAIRN_BACKEND_CPU, path);
     where = "cuda";
     test_backend(CAIRN_BACKEND_CUDA, path, getenv("CAIRN_SIMT_KERNELS") != NULL);
+    test_many_bounds(CAIRN_BACKEND_CUDA, path);
     remove(path);
     return tap_done();
 }

@@ -182,6 +182,82 @@ static void test_shapes(void) {
     test_shape_at(&shape_mixed, 8192, CAIRN_MAP_FILE);
 }
 
+/* So many layers that the flow's exchange, a region for each, would be out of proportion: it goes without. */
+static void test_deep(void) {
+    static const shape_file deep = {"deep", 24, 512, 16, 1, 128, 2560, 1000, 131072, true, 2, 8, 0};
+    if (!shape_write(path, &deep)) tap_ok(false, "cannot write %s", path);
+    test_shape_at(&deep, 131072, CAIRN_MAP_FILE);
+}
+
+/* Heads so large that attention and the meeting of whole blocks are more than a smaller GPU's multiprocessor
+ * holds: no kernel asks for more than there is (the fake refuses it). */
+static void test_small_gpu(void) {
+    static const shape_file large = {"large heads", 2, 512, 4, 1, 256, 1024, 1000, 8192, true, 2, 8, 0};
+    if (!shape_write(path, &large)) tap_ok(false, "cannot write %s", path);
+    fake_install();
+    fake.memory_bytes = (size_t)8 << 30, fake.multiprocessors = 24;
+    fake.major = 8, fake.minor = 9, fake.shared_bytes = 99 << 10;
+    test_shape(&large, CAIRN_BACKEND_CUDA, 8192, CAIRN_MAP_COPY);
+}
+
+/* What the GPU's products do not take is told, and the CPU takes it. */
+static void test_odd(void) {
+    static const shape_file odd = {"odd", 1, 72, 2, 1, 32, 64, 100, 512, true, 0, 0, 0};
+    cairn_memory_estimate e;
+    cairn_config c;
+    cairn_runtime *rt = NULL;
+    cairn_model *m = NULL;
+    char error[512] = "";
+    taken t;
+    if (!shape_write(path, &odd)) tap_ok(false, "cannot write %s", path);
+    fresh_device();
+    config_for(&c, CAIRN_BACKEND_CUDA);
+    e.struct_size = sizeof e;
+    tap_ok(cairn_estimate(&c, path, &e, error, sizeof error) == CAIRN_UNSUPPORTED &&
+           strstr(error, "hidden size 72, ffn size 64; multiples of 32 are supported on the GPU"), "%s", error);
+    tap_ok(!cairn_open(&c, &rt, error, sizeof error) && cairn_load_model(rt, path, &m) == CAIRN_UNSUPPORTED && !m &&
+           strstr(cairn_last_error(rt), "hidden size 72"), "loading says the same");
+    cairn_close(rt);
+    config_for(&c, CAIRN_BACKEND_CPU);
+    tap_ok(!load(&c, &t) && !fake.live && !live_blocks, "the CPU takes it, and nothing is left");
+}
+
+/* After a reload with more threads, the forward has memory for as many as it had; then for all, once there is
+ * some. Each allocation of an append fails. */
+static void test_more_threads(void) {
+    int n = 0, bad = 0, kept = 0;
+    for (allocation_failed = true; allocation_failed && n < 200; n++) {
+        static const int32_t ids[] = {5, 6, 7, 8};
+        cairn_config c, next;
+        char error[512];
+        cairn_runtime *rt;
+        cairn_model *m;
+        cairn_session *s;
+        cairn_status status;
+        int count;
+        config_for(&c, CAIRN_BACKEND_CPU);
+        next = c, next.threads = 3;
+        if (cairn_open(&c, &rt, error, sizeof error) || cairn_load_model(rt, path, &m) ||
+            cairn_session_open(m, &s) || cairn_append_ids(s, ids, 4) || cairn_reload(rt, &next)) {
+            tap_ok(false, "a small model for threads");
+            return;
+        }
+        allocations_left = n, allocation_failed = false;
+        status = cairn_append_ids(s, ids, 4);
+        allocations_left = -1;
+        bad += status && (status != CAIRN_OUT_OF_MEMORY || !cairn_last_error(rt)[0]);
+        bad += !status && ((const forward_cpu_state *)m->state)->threads != (allocation_failed ? 1 : 3);
+        kept += !status && allocation_failed;
+        cairn_session_ids(s, &count);
+        bad += count != (status ? 4 : 8);
+        bad += cairn_append_ids(s, ids, 4) || ((const forward_cpu_state *)m->state)->threads != 3;
+        cairn_close(rt);
+        bad += live_blocks != 0;
+    }
+    tap_ok(!bad && kept > 0, "more threads without memory: %d of %d allocations that fail leave those of before",
+           kept, n - 1);
+}
+
 /* ---- what does not fit ------------------------------------------------------------------------- */
 
 static void test_budget(cairn_backend backend) {
@@ -519,6 +595,7 @@ int main(void) {
     snprintf(path, sizeof path, "/tmp/cairn_estimate_%d.gguf", os_process_id());
     test_slices();
     test_shapes();
+    test_deep(), test_small_gpu(), test_odd();
     shape_write(path, &shape_files[0]);
     fake_install();
     fake.memory_bytes = (size_t)64 << 30;
@@ -532,6 +609,7 @@ int main(void) {
     test_steps(CAIRN_BACKEND_CPU);
     test_drafter(CAIRN_BACKEND_CUDA);
     test_drafter(CAIRN_BACKEND_CPU);
+    test_more_threads();
     test_calls(false);
     test_calls(true);
     test_memory(CAIRN_BACKEND_CPU);

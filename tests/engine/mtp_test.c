@@ -247,6 +247,31 @@ static void test_short(const family *f, const int32_t *ids) {
     cairn_close(rt);
 }
 
+/* Texts beside each other, each with drafts of its own behind what it verifies: each follows, in as many
+ * forwards as one alone. */
+static void test_crowd(const family *f) {
+    enum { TEXTS = 3, K = 2, STEPS = 2, MADE = 1 + 1 + STEPS * (K + 1), HELD = 4 + MADE };
+    cairn_config c = gated_config(path, K);
+    cairn_model *m = NULL;
+    int32_t ids[TEXTS * 4], made[TEXTS], totals[TEXTS], out[TEXTS * HELD];
+    const int32_t lengths[TEXTS] = {4, 3, 4}, limits[TEXTS] = {MADE, MADE, MADE};
+    cairn_batch_args a = {.struct_size = sizeof a, .rows = TEXTS, .stride = 4, .capacity = HELD};
+    int right = 1;
+    cairn_runtime *rt = open_gated(&c, &m);
+    if (!rt) return;
+    for (int i = 0; i < TEXTS * 4; i++) ids[i] = 5 + 3 * i;
+    a.ids = ids, a.lengths = lengths, a.limits = limits, a.output = out, a.generated = made, a.total = totals;
+    if (cairn_generate_batch(m, &a)) tap_note("%s", cairn_last_error(rt)), right = 0;
+    for (int t = 0; t < TEXTS && right; t++) {
+        right = made[t] == MADE && totals[t] == lengths[t] + MADE;
+        for (int j = lengths[t]; j < totals[t]; j++)
+            right = right && out[t * HELD + j] == follower(f, out[t * HELD + j - 1]);
+    }
+    tap_ok(right && a.steps <= 3 + STEPS + 1, "on %s: %d texts with drafts beside each other, in %d forwards", where,
+           TEXTS, (int)a.steps);
+    cairn_close(rt);
+}
+
 /* Its layers add nothing, and each token has one that follows, which the sampler head knows too. Drawn
  * drafts are verified by what they were drawn from, which is what is drawn from. */
 static void test_perfect(void) {
@@ -283,7 +308,7 @@ static void test_perfect(void) {
                stats.proposed);
         cairn_close(rt);
     }
-    test_short(&f, ids);
+    test_short(&f, ids), test_crowd(&f);
     free_low(&l), family_free(&f);
 }
 

@@ -13,6 +13,7 @@
 #include "ref/f16_ref.h"
 #include "tap.h"
 #include "backends.h"
+#include "short_memory.h"
 #include "family.h"
 
 enum { PAGE = 16, WINDOW = 21, ROOM = 640, SLOTS = 3, COMMON = 208, VOCAB = 100 };
@@ -325,8 +326,71 @@ static void test_snapshots(const char *name) {
     cairn_close(oracle.rt);
 }
 
-/* What a prompt began with is there for the next, with its windows. */
-static void test_prefix(const char *name) {
+/* A pool that has no room for a session and for what it saved: what it has goes first. */
+static void test_tight(const char *name) {
+    enum { HELD = ROOM / 2 + 100 };
+    static talk want;
+    cairn_config own = make_config(true, false);
+    house h;
+    cairn_session *s = NULL;
+    int32_t ids[HELD];
+    size_t bytes = 0;
+    void *memory = NULL;
+    bool fine;
+    own.max_batch = 1;
+    h = open_house(&own);
+    for (int i = 0; i < HELD; i++) ids[i] = 1 + below(VOCAB - 1);
+    fine = h.model && !cairn_session_open(h.model, &s) && !cairn_append_ids(s, ids, HELD) &&
+           !cairn_session_save_memory(s, NULL, 0, &bytes) && (memory = malloc(bytes)) &&
+           !cairn_session_save_memory(s, memory, bytes, &bytes);
+    fine = fine && say(&h, s, 20);
+    want.count = 0;
+    if (fine) keep(s, false, &want);
+    fine = fine && h.model->kv.pool.free_count < HELD / PAGE;
+    fine = fine && !cairn_session_load_memory(s, memory, bytes) && say(&h, s, 20);
+    if (!fine && h.rt) tap_note("%s", cairn_last_error(h.rt));
+    tap_ok(fine && same(s, &want), "%s: a snapshot where there is no room beside what it replaces", name);
+    free(memory);
+    cairn_close(h.rt);
+}
+
+/* More sessions than the tables of windows have rows at first: each allocation of a first append fails. */
+static void test_short_rows(const char *name) {
+    enum { SESSIONS = 6 };
+    static talk want;
+    cairn_config own = make_config(true, false);
+    cairn_session *s[SESSIONS];
+    house h;
+    int32_t ids[40];
+    int refused = 0, bad = 0;
+    own.max_batch = 2, own.allocator.realloc = test_realloc;
+    h = open_house(&own);
+    want.count = 0;
+    for (int i = 0; i < 40; i++) ids[i] = 1 + below(VOCAB - 1);
+    for (int i = 0; h.model && i < SESSIONS; i++) {
+        cairn_status status = CAIRN_OUT_OF_MEMORY;
+        if (cairn_session_open(h.model, &s[i])) bad++;
+        for (int n = 0; !bad && status; n++) {
+            int count;
+            allocations_left = n;
+            status = cairn_append_ids(s[i], ids, 40);
+            allocations_left = -1;
+            cairn_session_ids(s[i], &count);
+            bad += status ? status != CAIRN_OUT_OF_MEMORY || count || n > 99 : count != 40;
+            refused += status != CAIRN_OK;
+        }
+        bad = bad || !say(&h, s[i], 8);
+        if (!bad && !i) keep(s[i], false, &want);
+        bad = bad || !same(s[i], &want);
+    }
+    tap_ok(h.model && !bad && refused > SESSIONS, "%s: %d sessions, each of %d allocations of their appends fails", name,
+           SESSIONS, refused);
+    cairn_close(h.rt);
+    tap_ok(!live_blocks, "%s: no memory is left", name);
+}
+
+/* What a prompt began with is there for the next, with its windows; not where these went back. */
+static void test_prefix(const char *name, bool stripped) {
     static talk t, want;
     const cairn_config plain = make_config(false, false), own = make_config(true, true);
     house h = open_house(&own), oracle = open_house(&plain);
@@ -338,10 +402,12 @@ static void test_prefix(const char *name) {
     memcpy(ids, common, sizeof common);
     for (int i = 0; i < 40; i++) ids[COMMON + i] = 1 + below(VOCAB - 1);
     fine = fine && !cairn_append_ids(a, ids, COMMON + 40);
+    if (fine && stripped) fine = say(&h, a, 60); /* its own window is elsewhere then */
+    if (fine && stripped) prefix_strip(&h.model->prefixes, 0, INT_MAX);
     ids[COMMON - 30] = 99 - ids[COMMON - 30]; /* they part in the middle of what the first kept */
     fine = fine && !cairn_append_ids(b, ids, COMMON + 40);
     if (fine) keep(b, true, &t);
-    tap_ok(fine && b->reused == (COMMON - 30) / PAGE * PAGE, "%s: %d tokens of a prompt are reused",
+    tap_ok(fine && b->reused == (stripped ? 0 : (COMMON - 30) / PAGE * PAGE), "%s: %d tokens of a prompt are reused",
            name, fine ? b->reused : 0);
     tap_ok(fine && replay(&oracle, &t, 30, &want) && say(&h, b, 30) && same(b, &want),
            "%s: to the same text", name);
@@ -402,10 +468,11 @@ static void test_family(family f, const char *name, int whole, int runs) {
     choose_stored();
     test_counts(name, &f, whole);
     sparse = false;
-    if (!is_emulated(backend)) test_short(name), test_rows(name);
+    if (!is_emulated(backend)) test_short(name), test_rows(name), test_tight(name), test_short_rows(name);
     sparse = is_emulated(backend);
     test_snapshots(name);
-    test_prefix(name);
+    test_prefix(name, false);
+    if (!is_emulated(backend)) test_prefix(name, true);
     for (int i = 0; i < runs; i++) sparse = i & 1, choose_stored(), test_run(name, i);
     family_free(&f);
     remove(path);

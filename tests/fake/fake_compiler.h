@@ -112,7 +112,7 @@ static CUresult fake_cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfuncti
 static CUresult fake_cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int v) {
     FAKE_ENTER;
     if (a == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-        if (v > 232448) return CUDA_ERROR_INVALID_VALUE;
+        if (v > fake_shared_bytes()) return CUDA_ERROR_INVALID_VALUE;
         f->shared_bytes = v;
     }
     return 0;
@@ -143,6 +143,12 @@ static CUresult fake_cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsi
 }
 static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **parameters,
                                       void **extra) {
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        const unsigned cluster = c->attrs[i].value.clusterDim.x;
+        if (c->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+        if (!cluster || c->gridDimX % cluster) return CUDA_ERROR_INVALID_VALUE;
+        fake.clusters++;
+    }
     return fake_cuLaunchKernel(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
                                c->blockDimZ, c->sharedMemBytes, c->hStream, parameters, extra);
 }

@@ -46,12 +46,13 @@ typedef struct fake_state {
     const fake_kernel *kernels;  /* ends with a NULL name */
     size_t memory_bytes;         /* 0: 1 GiB is said to be free, and memory is the heap */
     int multiprocessors;         /* 0: 4 */
+    int shared_bytes;            /* of a block; 0: 227 KiB */
     int fail_at;                 /* 0: never */
     int fail_with;
     bool fail_sticky;
     /* counted */
     os_mutex lock;
-    int calls, compiles, loads, bad_images, launches, opened;
+    int calls, compiles, loads, bad_images, launches, opened, clusters /* launches in these */;
     int fronts, most_fronts, read[32]; /* front ends at once; CAIRN_N of programs as they were read */
     size_t device_live, device_peak; /* bytes by cuMemAlloc, with memory_bytes */
     int live; /* contexts, streams, events, modules, graphs, programs, links, memory */
@@ -117,6 +118,8 @@ struct CUlinkState_st { base_text image; };
 struct _nvrtcProgram { char *source, *name; base_text image; bool primed; char log[512];
                        driver_flow_callback flow; void *payload; };
 
+static int fake_shared_bytes(void) { return fake.shared_bytes ? fake.shared_bytes : 232448; }
+
 static CUcontext fake_stack[64]; /* of the thread under test; workers share the one context */
 static int fake_depth;
 
@@ -153,7 +156,7 @@ static CUresult fake_cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         *v = fake.multiprocessors ? fake.multiprocessors : 4;
         break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *v = 232448; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *v = fake_shared_bytes(); break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *v = 1 << 20; break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *v = 1024; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *v = 32; break;

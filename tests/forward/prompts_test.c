@@ -19,7 +19,7 @@ static uint64_t state;
 static family made; /* the model under test */
 
 enum {
-    PAGE = 16, MOST = 512, PAGES = MOST / PAGE, PROMPTS = 9, STEPS = 2, TABLES = PROMPTS + STEPS, LONGEST = 300,
+    PAGE = 16, MOST = 512, PAGES = MOST / PAGE, PROMPTS = 9, STEPS = 2, TABLES = PROMPTS + STEPS, LONGEST = 440,
     MOST_ROWS = 128, WIDE = 112
 };
 

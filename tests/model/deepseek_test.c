@@ -15,6 +15,8 @@
 #include "backends.h"
 #include "texts.h"
 #include "family.h"
+#include "fake/fake_compiler.h"
+#include "fake/fault_walk.h"
 
 enum { COUNT = 90, LAYERS = 2 };
 
@@ -784,6 +786,45 @@ static int write_zoo(const char *folder) {
     return !fine;
 }
 
+/* Sizes that the GPU's products do not take are told, by an estimate and by loading. */
+static void test_odd(const char *path) {
+    static const animal odd = {"odd", "deepseek32", 4, 32, 48, 52, 8, 3, false, 7, true};
+    cairn_config c = small_config();
+    cairn_runtime *rt = NULL;
+    cairn_model *m = NULL;
+    cairn_memory_estimate e;
+    char error[512] = "";
+    family f = make(&odd);
+    family_write(&f, path);
+    c.backend = CAIRN_BACKEND_CUDA;
+    memset(&e, 0, sizeof e);
+    e.struct_size = sizeof e;
+    unsetenv("CAIRN_CUDA_PATH"), unsetenv("CAIRN_NVRTC_PATH");
+    fake_install();
+    tap_ok(!cairn_open(&c, &rt, error, sizeof error) && cairn_load_model(rt, path, &m) == CAIRN_UNSUPPORTED && !m &&
+           strstr(cairn_last_error(rt), "queries of 52 values, of a head 32 that do not turn and 48 that come back; "
+                  "multiples of 8"), "a GPU: %s", rt ? cairn_last_error(rt) : error);
+    cairn_close(rt);
+    tap_ok(cairn_estimate(&c, path, &e, error, sizeof error) == CAIRN_UNSUPPORTED &&
+           strstr(error, "queries of 52 values"), "an estimate: %s", error);
+    c.backend = CAIRN_BACKEND_CPU;
+    tap_ok((m = load(&c, path)) != NULL, "the CPU takes them");
+    if (m) cairn_close(m->runtime);
+    tap_ok(!fake.live && !fake.opened, "nothing is left");
+    family_free(&f);
+}
+
+static void test_faults(const char *path) {
+    cairn_config c = small_config();
+    family f = make(&zoo[PLAIN]);
+    f.end = 1; /* zeros say 0 */
+    family_write(&f, path);
+    c.backend = CAIRN_BACKEND_CUDA, c.jit.cache = CAIRN_CACHE_MEMORY, c.jit.threads = 1;
+    c.threads = 1, c.prefill_chunk = 32, c.max_batch = 4;
+    walk_faults(&c, path, NULL, "latents", 1);
+    family_free(&f);
+}
+
 int main(int count, char **words) {
     const char *path = "build/deepseek_text.gguf";
     if (count > 1) return write_zoo(words[1]);
@@ -801,6 +842,7 @@ int main(int count, char **words) {
     }
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
     test_gpu(path);
+    test_odd(path), test_faults(path); /* behind all that is of another GPU */
     remove(path);
     return tap_done();
 }

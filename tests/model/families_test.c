@@ -436,6 +436,42 @@ static void test_activations(void) {
 
 /* The families that run on the GPU, there; emulated, as family_files has them, whose kernels need
  * no compiler again. */
+/* Experts of a prompt of many rows, which a GPU multiplies by its larger blocks, as the reference has them. */
+static void test_wide_experts(void) {
+    const char *path = "build/families_wide.gguf";
+    uint64_t same = 77;
+    family f = {.architecture = "qwen3moe", .layers = 2, .hidden = 256, .heads = 2, .kv_heads = 1, .dim = 64,
+                .ffn = 64, .vocab = 120, .context = 256, .head_norms = true, .halves = true, .experts = 5, .used = 2};
+    static const int types[] = {BLOCK_F16};
+    cairn_config c = small_config(tested);
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s;
+    int32_t want[GIVEN + MORE], got[256];
+    char error[256];
+    llama_ref r;
+    int n = 0, count = 0;
+    family_make(&f, types, 1, &same);
+    family_write(&f, path);
+    r = zoo_ref(&f);
+    for (int i = 0; i < GIVEN; i++) want[i] = 1 + (int32_t)(random_next(&same) % (uint64_t)(f.vocab - 1));
+    count = ref_text(&r, &f, want, GIVEN, GIVEN + 12);
+    c.prefill_chunk = 192;
+    if (!cairn_open(&c, &rt, error, sizeof error) && (m = load(rt, path)) && (s = session_of(m))) {
+        const step_block *block = &((const forward_cuda_state *)m->state)->prompt_block;
+        tap_ok(!cairn_append_ids(s, want, GIVEN) && (n = go_on(s, 12, got)) >= count && count > GIVEN + 3 &&
+               !memcmp(got, want, (size_t)count * sizeof *want),
+               "cuda, experts by blocks of %d tokens: %d tokens after a prompt as the reference's", block->tokens,
+               count - GIVEN);
+        tap_ok(!is_emulated(tested) || (block->warps == 8 && block->tokens == 64), "the blocks are the larger ones");
+    } else {
+        tap_ok(false, "experts on cuda: %s", error);
+    }
+    cairn_close(rt);
+    zoo_ref_free(&r), family_free(&f);
+    remove(path);
+}
+
 static void test_on_cuda(void) {
     cairn_config c = small_config(CAIRN_BACKEND_CUDA);
     cairn_runtime *rt = open_runtime_on(&c, "families");
@@ -449,6 +485,7 @@ static void test_on_cuda(void) {
             !strcmp(zoo[i].name, "multi_query"))
             test_family(zoo[i].make(&same), zoo[i].name, emulated ? 1 : 2);
     }
+    test_wide_experts();
     tested = CAIRN_BACKEND_CPU;
 }
 

@@ -454,6 +454,66 @@ static void test_pool(base *b, int threads) {
     free(done);
 }
 
+static int allocations_left = -1, warnings;
+static void *short_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    (void)user, (void)old_bytes;
+    if (new_bytes && allocations_left >= 0 && allocations_left-- == 0) return NULL;
+    if (new_bytes) return realloc(memory, new_bytes);
+    free(memory);
+    return NULL;
+}
+static void hear(void *user, cairn_log_level level, const char *text) {
+    (void)user;
+    warnings += level == CAIRN_LOG_WARN && strstr(text, "no memory for 3 threads: 2 go on");
+}
+
+/* Without memory for more threads those that there are go on. */
+static void test_pool_memory(void) {
+    const cairn_allocator allocator = {NULL, short_realloc};
+    os_atomic *done = (os_atomic *)calloc(1000, sizeof *done);
+    base b;
+    pool *p;
+    int wrong = 0;
+    base_init(&b, &allocator, hear, NULL, CAIRN_LOG_WARN);
+    for (int n = 0; n < 2; n++) {
+        allocations_left = n;
+        wrong += pool_open(&b, 2, false, &p) != CAIRN_OUT_OF_MEMORY || p;
+    }
+    allocations_left = -1;
+    tap_ok(!wrong, "no memory for a pool");
+    if (!tap_ok(!pool_open(&b, 2, false, &p), "a pool of two")) return;
+    allocations_left = 0;
+    pool_resize(p, 3);
+    allocations_left = -1;
+    tap_ok(pool_threads(p) == 2 && warnings == 1, "no memory for three threads: two go on, and it is said");
+    pool_run(p, 1000, index_task, done);
+    for (int i = 0; i < 1000; i++) wrong += os_atomic_load(&done[i]) != 1;
+    pool_resize(p, 3);
+    tap_ok(!wrong && pool_threads(p) == 3, "they do their work, and with memory there are three");
+    pool_close(p);
+    free(done);
+}
+
+/* What the processor can is what the system lists of it. */
+static void test_processor(void) {
+#if BASE_X86 && defined(__linux__)
+    char flags[8192] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(flags, sizeof flags, file) && strncmp(flags, "flags", 5)) {}
+    if (file) fclose(file);
+    if (strncmp(flags, "flags", 5)) {
+        tap_skip("the system lists no flags of the processor");
+        return;
+    }
+    flags[strcspn(flags, "\n")] = ' ';
+    const bool wide = strstr(flags, " avx512f ") && strstr(flags, " avx512dq ") &&
+                      strstr(flags, " avx512bw ") && strstr(flags, " avx512vl ");
+    const int level = !strstr(flags, " avx2 ") ? SIMD_SCALAR : wide ? SIMD_AVX512 : SIMD_AVX2;
+    tap_ok(pool_simd_here() == level && pool_has_vnni() == (strstr(flags, " avx512_vnni ") != NULL),
+           "the processor is one of %s%s", level_names[level], pool_has_vnni() ? " that multiplies bytes" : "");
+#endif
+}
+
 /* The scores of index keys; a key's bits do not depend on those beside it. */
 static void test_dots(const simd_kernels *simd) {
     enum { HEADS = 10, KEYS = SIMD_DOT_KEYS, DIM = SIMD_DOT_DIM };
@@ -519,5 +579,7 @@ int main(void) {
     }
     test_select_top();
     for (int threads = 1; threads <= 4; threads++) test_pool(&b, threads);
+    test_pool_memory();
+    test_processor();
     return tap_done();
 }

@@ -502,6 +502,34 @@ static void test_paged_faults(void) {
     drop(&of), drop_paged(&g);
 }
 
+/* A schedule may begin behind rows without keys, and behind no other. */
+static void test_schedule_begins(void) {
+    paged g = make_paged(3, 1, 8, 16, 1);
+    both schedule = make(CAIRN_I32, 2, 2, 2, 0);
+    float *plain = (float *)malloc(g.out.bytes);
+    cairn_status status;
+    bool fine;
+    for (int r = 0; r < 3; r++) ints(&g.lengths)[r] = r ? 17 : 0;
+    for (int i = 0; i < 3 * g.max_pages; i++) ints(&g.table)[i] = i;
+    memset(g.cache.host, 0, g.cache.bytes);
+    ints(&schedule)[0] = 1, ints(&schedule)[1] = 0, ints(&schedule)[2] = 3, ints(&schedule)[3] = 0;
+    upload(&g.lengths), upload(&schedule), upload(&g.table), upload(&g.cache);
+    fine = went(settled(cairn_index_logits_paged(rt, &g.args)));
+    download(&g.out);
+    memcpy(plain, g.out.host, g.out.bytes);
+    memset(g.out.host, 0xff, g.out.bytes), upload(&g.out);
+    g.args.schedule = schedule.t, g.args.split = 16;
+    fine = fine && went(settled(cairn_index_logits_paged(rt, &g.args)));
+    download(&g.out);
+    for (int r = 1; r < 3; r++) fine = fine && !memcmp(floats(&g.out) + r * g.n, plain + r * g.n, 17 * 4);
+    tap_ok(fine, "%s: a schedule that begins behind a row without keys, the same bits", where);
+    ints(&g.lengths)[0] = 17, upload(&g.lengths);
+    status = settled(cairn_index_logits_paged(rt, &g.args));
+    tap_ok(status == CAIRN_BAD_DATA, "%s: and behind one with keys: %s", where, cairn_last_error(rt));
+    free(plain);
+    drop(&schedule), drop_paged(&g);
+}
+
 /* ---- index_topk ---- */
 
 typedef struct chosen { both indices, values; cairn_index_topk_args args; } chosen;
@@ -577,6 +605,37 @@ static void test_topk_paged(int requests, int drafts, int size, int k) {
     c.args.slots = 1;
     same_for_all(&c, g.n, expected, "paged, SLOT");
     free(expected);
+    drop(&c.indices), drop_paged(&g);
+}
+
+/* A page of one row is not there: that is said, and the other rows are as they were. */
+static void test_topk_faults(void) {
+    paged g = make_paged(3, 1, 8, 16, 1);
+    chosen c = make_chosen(3, 4, false);
+    int32_t before[3 * 4];
+    cairn_status status;
+    bool fine;
+    for (int r = 0; r < 3; r++) ints(&g.lengths)[r] = 30;
+    for (int i = 0; i < 3 * g.max_pages; i++) ints(&g.table)[i] = i;
+    for (size_t i = 0; i < g.cache.bytes; i++) bytes(&g.cache)[i] = (uint8_t)(draw() & 0x3f);
+    upload(&g.lengths), upload(&g.table), upload(&g.cache);
+    c.args.q = g.q.t, c.args.weights = g.weights.t, c.args.cache = g.cache.t, c.args.page_table = g.table.t;
+    c.args.lengths = g.lengths.t, c.args.n = g.n;
+    fine = went(settled(cairn_index_topk(rt, &c.args)));
+    download(&c.indices);
+    memcpy(before, c.indices.host, sizeof before);
+    ints(&g.table)[g.max_pages + 1] = 999, upload(&g.table);
+    memset(c.indices.host, 0x55, c.indices.bytes), upload(&c.indices);
+    status = settled(cairn_index_topk(rt, &c.args));
+    download(&c.indices);
+    fine = fine && !memcmp(before, ints(&c.indices), 16) && !memcmp(before + 8, ints(&c.indices) + 8, 16);
+    for (int i = 4; i < 8; i++) fine = fine && ints(&c.indices)[i] >= 0 && ints(&c.indices)[i] < 30;
+    tap_ok(fine && status == CAIRN_BAD_DATA && strstr(cairn_last_error(rt), "index_topk"),
+           "%s: index_topk: a page that is not there: %s", where, cairn_last_error(rt));
+    ints(&g.table)[g.max_pages + 1] = g.max_pages + 1, upload(&g.table);
+    fine = went(settled(cairn_index_topk(rt, &c.args)));
+    download(&c.indices);
+    tap_ok(fine && !memcmp(before, c.indices.host, sizeof before), "%s: and with it all is well again", where);
     drop(&c.indices), drop_paged(&g);
 }
 
@@ -790,11 +849,11 @@ static void test_all(cairn_runtime *opened, const char *name) {
     test_alone(), test_ragged_faults();
     test_paged(few ? 3 : 8, 2, 16, 64, 0), test_paged(few ? 2 : 8, 1, 8, 16, 0), test_paged(3, 5, 8, 64, 1);
     if (!few) test_paged(2, 4, 64, 64, 0), test_paged(1, 3, 24, 48, 1);
-    test_paged_faults();
+    test_paged_faults(), test_schedule_begins();
     test_topk_ragged(7, few ? 90 : 700, few ? 12 : 100, false), test_topk_ragged(3, 60, 20, true);
     test_topk_ragged(3, 0, 5, true); /* no keys */
     test_topk_paged(few ? 2 : 8, few ? 2 : 3, 16, 24);
-    test_topk_short();
+    test_topk_short(), test_topk_faults();
     test_transform();
     test_qk(few ? 3 : 20, 8, 1, true);
     test_qk(few ? 2 : 520, 8, 0, false);

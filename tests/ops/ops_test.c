@@ -570,6 +570,42 @@ static void test_landmark_refusals(void) {
     drop(&q), drop(&scores), drop(&own), drop(&bounds), drop(&lse), drop(&ids), drop(&selected), drop_paged(&p);
 }
 
+/* Heads that KV heads do not share evenly; more rows than a GPU launches blocks for. */
+static void test_shapes(void) {
+    enum { MANY = 65536, HEADS = 3 };
+    paged p = make_paged(16, 32, 2, 2, 40);
+    both q = make3(CAIRN_F32, p.rows, HEADS, 32), out = make3(CAIRN_F32, p.rows, HEADS, 32);
+    cairn_attend_args a;
+    cairn_status status;
+    memset(&a, 0, sizeof a);
+    poison(&out);
+    a.struct_size = sizeof a, a.pages = p.args, a.q = q.t, a.out = out.t;
+    status = cairn_attend(rt, &a);
+    download(&out);
+    tap_ok(status == CAIRN_INVALID_ARGUMENT && ((uint8_t *)out.host)[0] == 0xff &&
+           strstr(cairn_last_error(rt), "q has 3 heads, no multiple of the 2 KV heads"), "attend on %s: %s", where,
+           cairn_last_error(rt));
+    drop(&q), drop(&out), drop_paged(&p);
+    {
+        int64_t shape[5] = {1, 2, 1, 16, 16}, bounds_shape[4] = {1, 1, 2, 16};
+        both pages = make(CAIRN_F16, 5, shape), bounds = make(CAIRN_F16, 4, bounds_shape);
+        both table = make2(CAIRN_I32, 1, 1), of = make1(CAIRN_I32, MANY), at = make1(CAIRN_I32, MANY);
+        both many = make3(CAIRN_F32, MANY, 1, 16), scores = make3(CAIRN_F32, MANY, 1, 1);
+        cairn_score_pages_args s;
+        memset(&s, 0, sizeof s);
+        s.struct_size = sizeof s, s.pages.cache = pages.t, s.pages.page_table = table.t;
+        s.pages.sequences = of.t, s.pages.positions = at.t;
+        s.bounds = bounds.t, s.q = many.t, s.scores = scores.t;
+        upload(&pages), upload(&bounds), upload(&table), upload(&of), upload(&at), upload(&many);
+        status = cairn_score_pages(rt, &s);
+        if (rt->device.cuda)
+            tap_ok(status == CAIRN_UNSUPPORTED && strstr(cairn_last_error(rt), "score_pages: 1 x 65536 blocks in one "
+                   "launch, and 65535 are the most each way; give fewer rows a call"), "%s", cairn_last_error(rt));
+        else tap_ok(!status, "score_pages on %s: 65536 rows", where);
+        drop(&pages), drop(&bounds), drop(&table), drop(&of), drop(&at), drop(&many), drop(&scores);
+    }
+}
+
 static void test_append(void) {
     paged p = make_paged(16, 64, 2, 1, 60);
     both k = make3(CAIRN_F32, p.rows, 2, 64), v = make3(CAIRN_F32, p.rows, 2, 64);
@@ -770,7 +806,7 @@ static void test_all(void) {
     test_attend(256, 256, 1, 2, 600);
     test_attend(64, 64, 1, 20, 130);
     for (i = 0; i < 6; i++) test_landmarks(i & 1 ? 16 : 32, i & 2 ? 64 : 96, 1 + i % 3, i & 1 ? 300 : 500, i % 3, i & 4 ? 0 : between(1, 150));
-    test_landmark_refusals();
+    test_landmark_refusals(), test_shapes();
     for (i = 0; i < 8; i++) test_sparse(i & 1 ? 16 : 64, i & 2 ? 128 : 64, 2, i & 4 ? 1 : 3, i & 1 ? 400 : 900, i & 1, i >> 1 & 1, i & 4 ? 0 : between(1, 200));
 }
 

@@ -672,6 +672,31 @@ static void too_much_shared(cairn_runtime *rt, const char *where) {
     tap_ok(fine, "%s: shared memory that is not there is refused, again too", where);
 }
 
+/* A route that a shape does not suit says so, and nothing is written; on a GPU. */
+static void wrong_routes(cairn_runtime *rt, const char *where) {
+    static const struct { const char *route; int rows, n, k; } few[] = {
+        {"small", 2, 2000, 40}, {"small", 2, 2000, 8}, {"cluster", 1, 9000, TOPK_SET_MAX + 1},
+        {"split", TOPK_SPLIT_MAX + 1, 50, 8}};
+    bool fine = true;
+    for (size_t i = 0; i < BASE_COUNT(few); i++) {
+        problem p;
+        cairn_topk_args a;
+        char says[96];
+        open_problem(&p, rt, CAIRN_F32, few[i].rows, few[i].n, few[i].k);
+        draw_scores(&p);
+        write_problem(&p);
+        a = args_of(&p, false, true);
+        a.route = few[i].route;
+        snprintf(says, sizeof says, "route \"%s\" does not take %d rows of %d with k = %d", few[i].route,
+                 few[i].rows, few[i].n, few[i].k);
+        fine = fine && cairn_topk(rt, &a) == CAIRN_UNSUPPORTED && strstr(cairn_last_error(rt), says) &&
+               read_bed(rt, &p.indices, 0) && read_bed(rt, &p.values, 0);
+        if (!fine) tap_note("wanted %s: %s", says, cairn_last_error(rt));
+        close_problem(&p);
+    }
+    tap_ok(fine, "%s: a route that does not suit is refused by name", where);
+}
+
 static void alignments(cairn_runtime *rt, const char *where) {
     static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
     int route, round, rounds = emulated() ? 3 : 40;
@@ -762,7 +787,7 @@ static void test_backend(cairn_runtime *rt, const char *name) {
     no_scores(rt, name);
     alignments(rt, name);
     if (is_wanted("CAIRN_TEST_ROUTE", "auto")) sizes(rt, name);
-    if (rt->device.cuda) too_much_shared(rt, name), replays(rt, name);
+    if (rt->device.cuda) wrong_routes(rt, name), too_much_shared(rt, name), replays(rt, name);
 }
 
 int main(void) {

@@ -253,6 +253,13 @@ static void by_free_memory(cairn_runtime *rt, const char *where) {
     a.free_bytes = 0, a.total_bytes = 0;
     fine = !cairn_topk_rows_plan(rt, &a, &plan) && plan >= 1 && plan <= 9;
     tap_ok(fine, "%s: by what the device says, %d rows", where, (int)plan);
+    a.rows = -1;
+    fine = cairn_topk_rows_plan(rt, &a, &plan) == CAIRN_INVALID_ARGUMENT && !plan &&
+           strstr(cairn_last_error(rt), "rows = -1");
+    a.rows = p.rows;
+    fine = fine && cairn_topk_rows_plan(rt, &a, NULL) == CAIRN_INVALID_ARGUMENT &&
+           strstr(cairn_last_error(rt), "topk_rows_plan: rows_at_once is NULL");
+    tap_ok(fine, "%s: a plan for -1 rows, or told to no one, is refused: %s", where, cairn_last_error(rt));
     if (!rt->device.cuda || !getenv("CAIRN_SIMT_KERNELS")) { /* not on emulated blocks */
         cairn_topk_transform_args t;
         memset(&t, 0, sizeof t);

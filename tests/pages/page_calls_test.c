@@ -430,6 +430,49 @@ static void test_refusals(many *to, cairn_snapshot_args *b, uint8_t *data, size_
     free_many(&coarse);
 }
 
+/* What its writer never made, with sums that are right. */
+typedef enum forgery { OF_SESSION, TOTAL, IDENTITY, STATE_BYTES, PAGE_BYTES, HELD, PAGES_HELD } forgery;
+
+static bool forged_refused(many *to, const cairn_snapshot_args *b, const uint8_t *data, size_t size,
+                           forgery what, cairn_status want, const char *says) {
+    snapshot was, s;
+    uint8_t *memory;
+    bool fine;
+    if (snapshot_read_header(&rt->base, "test", data, size, &was)) return false;
+    s = was;
+    if (what == OF_SESSION) s.kind = SNAPSHOT_OF_SESSION;
+    if (what == IDENTITY) s.bytes[SNAPSHOT_IDENTITY] += 4;
+    if (what == STATE_BYTES) s.bytes[SNAPSHOT_STATE] = 4;
+    if (what == PAGE_BYTES) s.bytes[SNAPSHOT_PAGES]--;
+    snapshot_add_up(&s);
+    memory = (uint8_t *)calloc(1, s.total);
+    snapshot_place(&s, memory);
+    for (int i = 0; i < SNAPSHOT_PARTS; i++)
+        memcpy(s.parts[i], was.parts[i], s.bytes[i] < was.bytes[i] ? s.bytes[i] : was.bytes[i]);
+    if (what == HELD) snapshot_put32(s.parts[SNAPSHOT_STATE], 0xffffffffu);
+    if (what == PAGES_HELD) snapshot_put32(s.parts[SNAPSHOT_STATE] + 4, 7);
+    fine = !snapshot_seal(&rt->base, rt->pool, &s);
+    if (what == TOTAL) {
+        cache_store64(memory + 16, s.total + 1);
+        cache_store64(memory + 104, snapshot_sum(memory, 104));
+    }
+    fine = fine && load_refused(to, b, memory, s.total, want, says);
+    free(memory);
+    return fine;
+}
+
+static void test_forged(many *to, const cairn_snapshot_args *b, const uint8_t *data, size_t size) {
+    static const struct { forgery what; const char *says; } damaged[] = {
+        {TOTAL, "its sizes do not add up"}, {IDENTITY, "a part has a wrong size"},
+        {STATE_BYTES, "a part has a wrong size"}, {PAGE_BYTES, "its pages are not those of its tokens"},
+        {HELD, "its pages are not those of its tokens"}, {PAGES_HELD, "its pages are not those of its tokens"}};
+    bool fine = forged_refused(to, b, data, size, OF_SESSION, CAIRN_UNSUPPORTED,
+                               "the snapshot is not of a request of page tables");
+    for (size_t i = 0; i < BASE_COUNT(damaged); i++)
+        fine = forged_refused(to, b, data, size, damaged[i].what, CAIRN_BAD_FILE, damaged[i].says) && fine;
+    tap_ok(fine, "a snapshot on %s whose sums are right and whose sizes are not: nothing is taken of it", where);
+}
+
 static void test_request_snapshot(void) {
     cairn_page_pool *p = new_pool(60);
     many from = new_many(p, 4, 60), to = new_many(NULL, 4, 10 * REQUESTS);
@@ -455,6 +498,7 @@ static void test_request_snapshot(void) {
            info.pages_bytes == 6 * 4 * 8 * 5;
     b = snapshot_args(&to, 4, got, loaded);
     test_refusals(&to, &b, data, size);
+    test_forged(&to, &b, data, size);
     fine = fine && done(cairn_page_tables_load(to.tables, &b, data, size)) &&
            !memcmp(got, tokens, sizeof got) && !memcmp(b.state, state, STATE) &&
            same_request(&from, 1, &to, 4, TOKENS);

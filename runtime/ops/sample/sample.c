@@ -194,14 +194,10 @@ static int32_t sample_draw(const float *scores, int vocab, float least, float u)
     for (int i = 0; i < vocab; i++)
         if (scores[i] >= least) total += (double)expf(scores[i]);
     target = (double)u * total;
-    for (int i = 0; i < vocab; i++) {
-        float weight;
-        if (!(scores[i] >= least)) continue;
-        weight = expf(scores[i]);
-        if (weight <= 0.0f) continue;
+    for (int i = 0; i < vocab && sum <= target; i++) {
+        const float weight = scores[i] >= least ? expf(scores[i]) : 0.0f;
+        if (weight > 0.0f) last = i;
         sum += (double)weight;
-        last = i;
-        if (sum > target) return i;
     }
     return last;
 }
