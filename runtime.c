@@ -35,9 +35,9 @@
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
-#include "runtime/base/callback.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/base/callback.c"
 #include "runtime/base/jdoc.h"
 #include "runtime/base/jdoc.c"
 #include "runtime/os/system.h"

@@ -20,8 +20,7 @@ static cairn_status base_check_callback(base *b) {
     for (const base_callback *c = base_callbacks; c; c = c->outer) {
         if (c->of->root == b) return CAIRN_BUSY; /* b and its message are another thread's */
         if (c->of == b)
-            return base_fail(b, CAIRN_BUSY, "a callback of the log, of a progress or of a source calls the "
-                                            "runtime that is calling it");
+            return base_fail(b, CAIRN_BUSY, "called from a callback that the runtime is calling");
     }
     return CAIRN_OK;
 }
