@@ -418,17 +418,17 @@ run_fuzz() {
     for target in $targets; do fuzz_target "$target" "$seconds"; done
 }
 
-# cover TEST: the test, linked with rooms that count (tests/apart.sh), runs; one that is compiled with
-# the runtime counts for itself.
+# cover TEST: the test, linked with rooms that count (tests/apart.sh), runs.
 cover() {
     out=build/cov/$(basename "$1" _test.c) around=''
     rm -rf "$out"
     mkdir -p "$out"
     ! sed -n 1,20p "$1" | grep -q 'emulated: .*asan' || ! have g++ || around='sh tests/simt/emulate.sh'
-    own=$(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | tr ' ' '\n' | grep '^-D') || own=''
-    link=$(apart_link cov ${own:+whole})
-    $CC -std=c11 -O0 ${own:+--coverage -fprofile-update=prefer-atomic} $own $lua_cflags -w \
-        -DCAIRN_API=static ${link%% *} -I. -Itests \
+    own=$(sed -n '1,20s/.*build: \(-[Di][^*]*\).*/\1/p' "$1")
+    if [ -n "$own" ]; then link=$(apart_own cov "$(basename "$1" _test.c)" $own)
+    else link=$(apart_link cov); fi
+    own=$(echo "$own" | sed 's/-include [^ ]*//') # among the declarations, by now
+    $CC -std=c11 -O0 $own $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
         -ffp-contract=off "$1" ${link#* } -o "$out/test" -lgcov $lua_libs $libraries ||
         die "$1 does not build"
     $around "$out/test" > "$out/log" 2>&1 || say "$1 fails"
@@ -460,7 +460,7 @@ run_coverage() {
         say "$name"
         if [ "$name" = lua ]; then cover_lua; else cover "$(ls tests/*/"$name"_test.c)"; fi
     done
-    for at in build/apart/cov/*.gcda build/cov/*/*.gcda; do
+    for at in build/apart/cov/*.gcda build/apart/cov/*/*.gcda; do
         [ ! -f "$at" ] || gcov -t -b -c -r "$at" 2>/dev/null
     done > build/cov/report
     $lua gen/cov.lua build/cov/report

@@ -155,10 +155,9 @@ typedef enum cairn_log_level {
     CAIRN_LOG_DEBUG = 4
 } cairn_log_level;
 
-/* A callback of the log, of the progress or of a model source runs inside a call of the runtime and
- * calls nothing of it but cairn_cancel, cairn_last_error and cairn_session_error: what would change it
- * or wait for it is BUSY, or does nothing where it gives no status. While a model loads and in
- * cairn_eval cairn_close counts, too, once that has ended: CANCELLED. Other runtimes may be called. */
+/* A callback of the log, of the progress or of a model source calls nothing of its runtime but cairn_cancel,
+ * cairn_last_error and cairn_session_error: what would change it or wait for it is BUSY, or does nothing where it
+ * gives no status. While a model loads and in cairn_eval cairn_close counts, once that has ended: CANCELLED. */
 
 /* One line, no newline at its end. May be called from a compile thread, and from a worker's. */
 typedef void (*cairn_log_callback)(void *user, cairn_log_level level, const char *text);
@@ -390,8 +389,7 @@ typedef struct cairn_budget {
     uint8_t reserved[244];      /* zero: room for fields to come */
 } cairn_budget;
 
-/* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
- * are fixed at open. */
+/* The whole config. Hot fields change between steps (cairn_reload); the others are fixed at open. */
 typedef struct cairn_config {
     uint32_t struct_size;       /* sizeof(cairn_config) as the caller compiled it */
     int32_t page_size;          /* tokens per KV page, landmark slot included; 16, 32, 64, 128,
@@ -598,8 +596,7 @@ typedef struct cairn_model_source {
 CAIRN_API cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
                                              cairn_model **model);
 
-/* Waits until the model has every kernel. [blocks] Errors: COMPILE_FAILED and the like; the model
- * goes on without. */
+/* Waits until the model has every kernel. [blocks] Errors: COMPILE_FAILED and the like; it goes on without. */
 CAIRN_API cairn_status cairn_model_wait(cairn_model *model);
 
 /* Closes the model's sessions too. cairn_close does it for every model. NULL is ignored. [blocks] */
@@ -751,8 +748,7 @@ CAIRN_API cairn_status cairn_session_save_memory(cairn_session *session, void *m
 CAIRN_API cairn_status cairn_session_load_memory(cairn_session *session, const void *memory,
                                                  size_t bytes);
 
-/* The ids the session holds, prompts and generated ones. The pointer stands until the next call on
- * this session. [owner thread] */
+/* The ids the session holds, prompts and generated ones; until the next call on it. [owner thread] */
 CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);
 
 /* Cuts the session to its first `count` ids, from which it goes on as a session would that never had

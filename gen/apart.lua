@@ -5,10 +5,15 @@
 -- writes FOLDER/runtime.c, which declares all that the unit declares and defines nothing, and for
 -- each room FOLDER/ROOM.c with its functions and variables, no longer static. A test that includes
 -- "runtime.c" with -IFOLDER before -I. is linked with the rooms' objects. Files whose text stays
--- are not written, so that their time says what is stale.
+-- are not written, so that their time says what is stale. It prints the rooms.
+--
+-- With the folder BASE of another cut, made without a test's own -D flags, behind FOLDER it prints only the
+-- rooms that are others with these: whose text is another, or that name what is declared otherwise.
 
 local folder = assert(arg[1], "usage: apart.lua FOLDER < PREPROCESSED")
+local base = arg[2]
 local declared = {}             -- text of FOLDER/runtime.c
+local names = {}                -- its index -> the one name that it declares
 local parts, order = {}, {}     -- room -> its text; rooms
 local known = {}                -- names that were declared
 local file, line_number = "runtime.c", 1
@@ -33,7 +38,17 @@ local function define(text, from)
   table.insert(parts[room], ('#line %d "%s"\n%s\n'):format(from.line, from.file, text))
 end
 
-local function declare(text) declared[#declared + 1] = text:gsub("#line [^\n]*\n", "") .. "\n" end
+local function declare(text, name)
+  declared[#declared + 1] = text:gsub("#line [^\n]*\n", "") .. "\n"
+  names[#declared] = name
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read "a"
+  file:close()
+  return text
+end
 
 local function write(path, text)
   local old = io.open(path, "rb")
@@ -66,7 +81,7 @@ end
 local function declare_once(name, text)
   if known[name] then return end
   known[name] = true
-  declare(text)
+  declare(text, name)
 end
 
 local function put_function(head, body, from)
@@ -237,6 +252,54 @@ for line in io.lines() do
 end
 if from then fail("a declaration without end") end
 
+-- ---- what another cut shares --------------------------------------------------------------------
+
+local common = {}               -- words that say nothing of what is declared
+for word in ([[void int float double char unsigned signed short long const volatile static extern inline
+  struct union enum typedef sizeof return if else for while do switch case default break continue
+  __attribute__ always_inline unused format printf _Bool bool]]):gmatch "%S+" do common[word] = true end
+
+-- Adds what a declaration declares, or may.
+local function add_names(changed, i)
+  local before = false
+  local function put_word(word)
+    if not common[word] and not changed[word] then changed[word], before = true, true end
+  end
+  if names[i] then put_word(names[i])
+  else for word in declared[i]:gmatch "[%a_][%w_]*" do put_word(word) end end
+  return before
+end
+
+local function mentions(text, changed)
+  for word in text:gmatch "[%a_][%w_]*" do
+    if changed[word] then return true end
+  end
+end
+
+-- The names that are declared otherwise than in the base, and those that are declared by means of them.
+local function changed_names()
+  local changed, more, there = {}, false, read(base .. "/runtime.c")
+  for i, text in ipairs(declared) do
+    if not text:find "^%s*#" and not there:find(text, 1, true) then add_names(changed, i) end
+  end
+  repeat
+    more = false
+    for i, text in ipairs(declared) do
+      if not text:find "^%s*#" and mentions(text, changed) and add_names(changed, i) then more = true end
+    end
+  until not more
+  return changed
+end
+
+local function own_rooms()
+  local own, changed = {}, changed_names()
+  for _, room in ipairs(order) do
+    local text = table.concat(parts[room])
+    if text ~= read(base .. "/" .. room .. ".c") or mentions(text, changed) then own[#own + 1] = room end
+  end
+  return own
+end
+
 write(folder .. "/runtime.c", table.concat(declared))
 for room, text in pairs(parts) do write(folder .. "/" .. room .. ".c", table.concat(text)) end
-io.write(table.concat(order, "\n"), "\n")
+io.write(table.concat(base and own_rooms() or order, "\n"), "\n")

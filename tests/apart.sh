@@ -6,7 +6,9 @@
 #   apart_build KIND   compiles what is stale below build/apart/KIND, a room a core
 #   apart_link KIND    prints what a test adds to its command line: the flag of the folder that comes
 #                      before -I. first, then flags and objects. "KIND whole": for a test that
-#                      is compiled with the runtime, as it defines what changes it
+#                      is compiled with the runtime
+#   apart_own KIND NAME FLAGS...   the same for a test with flags that change the runtime: compiles anew
+#                      only the rooms that are others with them, below build/apart/KIND/NAME
 #
 # Kinds: asan (with UBSan), plain (optimised, for long runs and for kernels under the race detector,
 # which finds what it looks for by itself), clang (clang's UBSan; sees no less without optimising, and compiles
@@ -69,4 +71,22 @@ apart_link() {
     else echo "-I$apart/$1 -DCAIRN_SIMD_APART $apart/$1/kernels.o" \
         $(sed "s|.*|$apart/$1/&.o|" "$apart/$1/rooms")
     fi
+}
+
+apart_own() {
+    at=$apart/$1/$2 kind=$1; shift 2
+    rm -rf "$at"
+    mkdir -p "$at"
+    $(apart_flags "$kind") "$@" -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c |
+        ${lua:-lua5.4} gen/apart.lua "$at" "$apart/$kind" > "$at/rooms" || return 1
+    [ -s "$at/rooms" ] || { echo "apart.sh: $* change nothing" >&2; return 1; }
+    objects=
+    for source in "$at"/*.c; do
+        room=$(basename "$source" .c)
+        if grep -qx "$room" "$at/rooms"; then
+            $(apart_flags "$kind") -DCAIRN_SIMD_APART "-I$at" -I. -c "$source" -o "$at/$room.o" || return 1
+            objects="$objects $at/$room.o"
+        elif [ "$room" != runtime ]; then objects="$objects $apart/$kind/$room.o"; fi
+    done
+    echo "-I$at -DCAIRN_SIMD_APART $apart/$kind/kernels.o $objects"
 }

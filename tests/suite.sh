@@ -60,11 +60,19 @@ has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
 # kind_of FLAGS: which runtime of tests/apart.sh a test with these flags of its own is linked with.
 kind_of() {
     case $1 in
-        *-D*) echo asan whole ;;
         *-fno-sanitize*) echo plain ;;
         *) echo asan ;;
     esac
 }
+
+# own_flags FLAGS: those that change the runtime itself, for which some rooms are compiled anew.
+own_flags() {
+    case $1 in *-include*) echo "$1" | grep -o -e '-include [^ ]*' ;; esac
+    echo "$1" | tr ' ' '\n' | grep '^-D'
+}
+
+# The test itself finds what is included so among the declarations.
+without_include() { echo "$1" | sed 's/-include [^ ]*//'; }
 
 # kinds_of NAME: what the job needs.
 kinds_of() {
@@ -78,7 +86,10 @@ kinds_of() {
 # A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
 run_c() {
     flags=$(head_field build "$1")
-    link=$(apart_link $(kind_of "$flags"))
+    own=$(own_flags "$flags")
+    if [ -n "$own" ]; then link=$(apart_own "$(kind_of "$flags")" "$2" $own) || return 1
+    else link=$(apart_link "$(kind_of "$flags")"); fi
+    flags=$(without_include "$flags")
     $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers $flags \
         ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.bin" \
         $lua_libs $libraries || return 1

@@ -1,5 +1,5 @@
 /* config without Lua: files are refused with a reason, structs work.
- * build: -DCAIRN_NO_LUA -O0 */
+ * build: -DCAIRN_NO_LUA */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "tap.h"

@@ -19,8 +19,9 @@ flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off"
 # run NAME: keeps what was said of cuda, and the failures; of the CPU tests/suite.sh asks.
 run() {
     status=1 source=$(ls "tests/$1_test.c" tests/*/"$1_test.c" 2>/dev/null)
-    own=$(sed -n '1,20s/.*build: \(-D[^*]*\).*/\1/p' "$source")
-    link=$(apart_link plain ${own:+whole})
+    own=$(sed -n '1,20s/.*build: \(-[Di][^*]*\).*/\1/p' "$source")
+    if [ -n "$own" ]; then link=$(apart_own plain "$1" $own); else link=$(apart_link plain); fi
+    own=$(echo "$own" | sed 's/-include [^ ]*//') # among the declarations, by now
     $CC $flags $own ${link%% *} -I. -Itests "$source" ${link#* } \
         -o "$out/$1" $lua_libs $libraries >"$out/$1.log" 2>&1 &&
         { CAIRN_TEST_BACKEND=cuda tests/simt/emulate.sh --race "$out/$1" >"$out/$1.log" 2>&1; status=$?; }

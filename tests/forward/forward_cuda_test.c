@@ -2,12 +2,8 @@
  * and what the forward promises to the bit: whichever rows ride along and whichever kernels serve
  * them, a row's logits are the same; so are the pages counted.
  * emulated: asan race
- * build: -DOWN_TYPE=60 -O0 */
+ * build: -include tests/forward/own_block.h */
 #define CAIRN_ROOMS_ONLY
-/* A block format of this test's own: 32 signed bytes behind an f32 scale. (runtime.c comes before all
- * headers, so that there is no int64_t yet.) */
-static void read_own(const unsigned char *blocks, float *out, __INT64_TYPE__ values);
-#define CAIRN_BLOCK_TYPES {OWN_TYPE, "OWN", 32, 36, read_own},
 #include "runtime.c"
 #include "small_model.h"
 #include "ref/block_ref.h"
@@ -339,7 +335,7 @@ static void test_loaded(const char *path) {
 
 /* ---- a format more ------------------------------------------------------------------------- */
 
-static void read_own(const uint8_t *blocks, float *out, int64_t values) {
+void read_own(const uint8_t *blocks, float *out, int64_t values) {
     for (int64_t i = 0; i < values; i++) {
         float scale;
         memcpy(&scale, blocks + i / 32 * 36, 4);

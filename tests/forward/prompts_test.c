@@ -3,7 +3,7 @@
  * whichever rows are wanted; what they leave in the cache is what a step after them reads. Alone they
  * are what the CPU backend says. Spans of keys (step/prompt_spans.cu) are short here: prompts have several.
  * emulated: asan race
- * build: -DCAIRN_SPAN=128 -O0 */
+ * build: -DCAIRN_SPAN=128 */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "gguf_build.h"

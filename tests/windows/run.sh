@@ -111,7 +111,7 @@ run_c() {
     source=$(ls tests/*/"$1_test.c" 2> /dev/null) || { tap_fail "$1: no such test"; return 0; }
     flags=$(head_field build "$source")
     case $flags in
-        *CAIRN_NO_LUA*) own=whole linked='' ;;
+        *CAIRN_NO_LUA*) own=whole linked=-O0 ;;
         *)
             [ -n "$LUA" ] || { tap_skip "$1: no Lua for Windows"; return 0; }
             own='' linked="-I$LUA $LUA/liblua.a" ;;
