@@ -192,8 +192,7 @@ local function header()
     if field.fields then add(c_group(field)) end
   end
   add [[
-/* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
- * are fixed at open. */
+/* The whole config. Hot fields change between steps (cairn_reload); the others are fixed at open. */
 typedef struct cairn_config {
     uint32_t struct_size;       /* sizeof(cairn_config) as the caller compiled it */
 ]]
