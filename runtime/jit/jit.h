@@ -88,7 +88,8 @@ static cairn_status jit_get(jit *j, const jit_request *request, jit_program **ou
  * being built. */
 static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out);
 /* The function `entry` of a built program, ready to launch: with `shared_bytes` of dynamic shared
- * memory allowed, clusters beyond 8 blocks allowed, its code loaded. */
+ * memory allowed, clusters beyond 8 blocks allowed, its code loaded. Where it fails *out is what it was: a
+ * kernel that is in use stays. */
 static cairn_status jit_function(jit *j, jit_program *p, const char *entry, int shared_bytes,
                                  jit_kernel *out);
 /* The cubin (or PTX) of a built program, if options.keep_images; NULL otherwise. */

@@ -250,17 +250,19 @@ static cairn_status jit_try(jit *j, const jit_request *request, jit_program **ou
 static cairn_status jit_function(jit *j, jit_program *p, const char *entry, int shared_bytes,
                                  jit_kernel *out) {
     const driver_calls *d = j->options.driver;
+    jit_kernel found;
     CUcontext previous;
     cairn_status status;
     CUresult r;
-    memset(out, 0, sizeof *out);
-    out->shared_bytes = shared_bytes;
+    memset(&found, 0, sizeof found);
+    found.shared_bytes = shared_bytes;
     if (!p->module)
         return base_fail(j->owner, CAIRN_UNSUPPORTED, "%s was compiled without a device", p->name);
     r = d->cuCtxPushCurrent(j->options.context);
     if (r) return driver_fail(j->owner, d, r, "cuCtxPushCurrent");
-    status = jit_find_function(j, j->owner, p, entry, out);
+    status = jit_find_function(j, j->owner, p, entry, &found);
     d->cuCtxPopCurrent(&previous);
+    if (!status) *out = found;
     return status;
 }
 

@@ -142,7 +142,7 @@ static void test_packages(void) {}
 
 static void test_programs(void) {
     jit_program *a = NULL, *b = NULL, *c = NULL;
-    jit_kernel kernel;
+    jit_kernel kernel, held;
     jit_constant twice[2], bad[1];
     jit_request request;
     fake_install();
@@ -152,10 +152,12 @@ static void test_programs(void) {
     tap_ok(!bench_get("good.cu", 2, &c) && c != a && fake.compiles == 2, "another constant");
     tap_ok(!jit_function(bench.j, a, "first", 100000, &kernel) && kernel.registers == 32 &&
            kernel.function->shared_bytes == 100000, "its function is ready to launch");
+    held = kernel;
     tap_ok(jit_function(bench.j, a, "none", 0, &kernel) == CAIRN_NOT_FOUND &&
            strstr(bench.b.error, "good.cu"), "a kernel that is not there");
     tap_ok(jit_function(bench.j, a, "first", 1 << 20, &kernel) && strstr(bench.b.error, "1048576"),
            "too much shared memory");
+    tap_ok(!memcmp(&held, &kernel, sizeof held), "and the kernel that was there stays");
     tap_ok(bench_get("none.cu", 1, &b) == CAIRN_NOT_FOUND && !b, "a template that is not there");
     twice[0].name = twice[1].name = "N";
     twice[0].value = twice[1].value = 1;
@@ -171,7 +173,7 @@ static void test_programs(void) {
 /* Compiled for a machine that has no device: there is an image, and nothing to launch. */
 static void test_alone(void) {
     jit_program *p = NULL;
-    jit_kernel kernel;
+    jit_kernel kernel = {0};
     fake_install();
     bench_alone = true;
     bench_open(CACHE_OFF);
