@@ -18,13 +18,7 @@ local generators = {
   "unicode", -- gen/unicode/classes.txt -> runtime/generated/unicode.h: character classes
 }
 
-local function read(path)
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local text = file:read "a"
-  file:close()
-  return text
-end
+local read = dofile "gen/read.lua"
 
 local function write(path, text)
   local file = assert(io.open(path, "wb"))

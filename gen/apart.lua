@@ -43,12 +43,7 @@ local function declare(text, name)
   names[#declared] = name
 end
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read "a"
-  file:close()
-  return text
-end
+local read = dofile "gen/read.lua"
 
 local function write(path, text)
   local old = io.open(path, "rb")
@@ -278,7 +273,7 @@ end
 
 -- The names that are declared otherwise than in the base, and those that are declared by means of them.
 local function changed_names()
-  local changed, more, there = {}, false, read(base .. "/runtime.c")
+  local changed, more, there = {}, false, assert(read(base .. "/runtime.c"))
   for i, text in ipairs(declared) do
     if not text:find "^%s*#" and not there:find(text, 1, true) then add_names(changed, i) end
   end
@@ -295,7 +290,7 @@ local function own_rooms()
   local own, changed = {}, changed_names()
   for _, room in ipairs(order) do
     local text = table.concat(parts[room])
-    if text ~= read(base .. "/" .. room .. ".c") or mentions(text, changed) then own[#own + 1] = room end
+    if text ~= assert(read(base .. "/" .. room .. ".c")) or mentions(text, changed) then own[#own + 1] = room end
   end
   return own
 end

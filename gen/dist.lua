@@ -3,13 +3,7 @@
 -- carried as text.
 -- `lua5.4 gen/dist.lua > dist/cairn.h`, or `./build.sh dist`.
 
-local function read(path)
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local text = file:read "a"
-  file:close()
-  return text
-end
+local read = dofile "gen/read.lua"
 
 -- The file that `name`, included from `folder`, means: beside the includer, else from the root or,
 -- between kernel headers, from theirs.

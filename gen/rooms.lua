@@ -16,12 +16,7 @@ local asks_backend = { device = true, ops = true, driver = true --[[ its library
 local longest = 150 -- lines of a header; 80 read well
 local prefixes = { lua = "bind" }
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read "a"
-  file:close()
-  return text
-end
+local read = dofile "gen/read.lua"
 
 local function room_of(path) return path:match "^runtime/(.+)/[^/]+$" end
 local function name_of(room) return room:match "[^/]+$" end
@@ -62,7 +57,7 @@ local source, code = {}, {}   -- path -> text, and without comments
 
 local function add(path)
   files[#files + 1] = path
-  source[path] = read(path)
+  source[path] = assert(read(path))
   code[path] = bare(source[path])
   rooms[room_of(path)] = true
   words[path] = {}
@@ -72,7 +67,7 @@ local function add(path)
   end
 end
 
-for path in read "runtime.c":gmatch '\n#include "(runtime/[^"]+)"' do
+for path in assert(read "runtime.c"):gmatch '\n#include "(runtime/[^"]+)"' do
   if not path:find "generated/" then add(path) end
 end
 add "runtime/program/program.c"
