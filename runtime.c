@@ -262,6 +262,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_bands.c"
 #include "runtime/forward/cuda_chain.c"
 #include "runtime/forward/cuda_launch.c"
+#include "runtime/forward/cuda_select.c"
 #include "runtime/forward/cuda_step.c"
 #include "runtime/forward/cuda_prompt.c"
 #include "runtime/forward/cuda_results.c"

@@ -126,8 +126,11 @@ CAIRN_LAYOUT int layout_chain_bytes(int dim) {
  * twice where two blocks share a multiprocessor nevertheless. */
 enum { LAYOUT_STEP_CHAIN_HEADS = 8 };
 CAIRN_LAYOUT int layout_step_chain_places(int heads) { return heads <= 4 ? 2 : 1; }
+CAIRN_LAYOUT int layout_step_sums_bytes(int heads, int dim) {
+    return layout_warps(dim) * heads * (layout_width(dim) * 4 + 8);
+}
 CAIRN_LAYOUT int layout_step_chain_bytes(int heads, int dim) {
-    return layout_step_chain_places(heads) * layout_warps(dim) * heads * (layout_width(dim) * 4 + 8);
+    return layout_step_chain_places(heads) * layout_step_sums_bytes(heads, dim);
 }
 
 /* Runs of so many chunks that one block takes. */
@@ -194,6 +197,18 @@ CAIRN_LAYOUT int layout_select_bytes(int pages, int group, int dim) {
     const int parts = most * dim * 8, bins = LAYOUT_SELECT_BINS * 4;
     return (pages + 7) / 8 * 32 + (parts > bins ? parts : bins) + (pages + 31) / 32 * 8 +
            LAYOUT_SELECT_MEETING * 4;
+}
+
+/* Of step/select_attend.cu, behind what a step's attention takes: the sums of the warps, as in a chain; those of
+ * the runs that a block of a cluster has, at most; the selection. */
+enum { LAYOUT_SELECT_CLUSTER = 8 };
+CAIRN_LAYOUT int layout_own_sums_bytes(int kv_heads, int group, int dim) {
+    const int runs = (layout_most_runs(kv_heads) + LAYOUT_SELECT_CLUSTER - 1) / LAYOUT_SELECT_CLUSTER;
+    return (runs * group * (dim * 4 + 8) + 15) / 16 * 16;
+}
+CAIRN_LAYOUT int layout_select_attend_bytes(int pages, int kv_heads, int group, int dim) {
+    return layout_step_chain_bytes(group, dim) + layout_own_sums_bytes(kv_heads, group, dim) +
+           layout_select_bytes(pages, group, dim);
 }
 
 #endif

@@ -266,29 +266,25 @@ CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run
     send_parts(p, first, share, run, layer, (const f32x2 *)(memory + TOTALS_AT), memory, 2 * KEYS_BYTES, count);
 }
 
-/* The runs of a block that takes several. The warps' sums of one are merged while the next one's come to
- * another place, where there are two. All threads, behind a block_sync. */
-template <class Keys, class Last, class Hide>
-CAIRN_INLINE void attend_chain(const step_params &p, const attend_item &item, step_cache cache, uint8_t *layer,
-                               unsigned char *memory, key_piece *piece, Keys &keys, Last last, Hide hide) {
-    constexpr int STEP = SHARE * DIM, PLACES = layout_step_chain_places(SHARE); /* STEP: floats */
-    constexpr int PLACE = layout_step_chain_bytes(SHARE, HEAD_DIM) / PLACES;
-    const attend_place &place = *(const attend_place *)(memory + WORDS_AT);
-    const int end = item.end(p), run = run_of(p, item.position), count = share_heads(item.share);
-    int begin = item.begin(p);
+/* The runs of a block that takes several, from number `first` on, of `run` chunks each up to chunk `stop`, the
+ * first one's keys there or under way (begin_chunks). The warps' sums of one are merged while the next one's come
+ * to another place, where there are two PLACES. send(number, totals, parts, step): as merge_warps takes them. All
+ * threads, behind a block_sync. */
+template <int PLACES, class Keys, class Last, class Hide, class Send>
+CAIRN_INLINE void attend_chain(const step_params &p, step_cache cache, unsigned char *memory, int first, int run,
+                               int stop, int count, key_piece *piece, Keys &keys, Last last, Hide hide,
+                               Send send) {
+    constexpr int STEP = SHARE * DIM, PLACE = layout_step_sums_bytes(SHARE, HEAD_DIM); /* STEP: floats */
 #pragma unroll 1
-    for (int number = 0; begin < end; number++) {
-        const int stop = min_of(begin + run, end);
-        const auto parts = [&] { return (float *)(memory + CHAIN_AT + number % PLACES * PLACE); };
+    for (int number = first; number * run < stop; number++) {
+        const auto parts = [&] { return (float *)(memory + CHAIN_AT + (number - first) % PLACES * PLACE); };
         const auto totals = [&] { return (f32x2 *)(parts() + CORE_WARPS * STEP); };
         if (warp_id() < CORE_WARPS)
             attend_chunks<true>(
-                cache, VALUE_STEP, memory, begin, stop, end, count, score_scale(p), piece, keys, last, hide,
-                [&] { return parts() + warp_id() * STEP; }, totals);
+                cache, VALUE_STEP, memory, number * run, min_of((number + 1) * run, stop), stop, count,
+                score_scale(p), piece, keys, last, hide, [&] { return parts() + warp_id() * STEP; }, totals);
         block_sync();
-        send_parts(p, place.first, place.share, place.run + number, layer, totals(),
-                   (const unsigned char *)parts(), STEP * 4, count);
-        begin = stop;
+        send(number, totals(), (const unsigned char *)parts(), STEP * 4);
         if (PLACES == 1) block_sync();
     }
 }
@@ -336,8 +332,15 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
                 [&](int n) { return at[n / 2].position + n % 2 * 8; });
     };
     if constexpr (CHAINED) {
-        attend_chain(p, item, cache, layer, memory, piece, keys, last, hide);
-        return *(const attend_place *)(memory + WORDS_AT);
+        const attend_place &place = *(const attend_place *)(memory + WORDS_AT);
+        const int run = run_of(p, item.position), first = item.begin(p) / run;
+        attend_chain<layout_step_chain_places(SHARE)>(
+            p, cache, memory, first, run, item.end(p), share_heads(item.share), piece, keys, last, hide,
+            [&](int number, const f32x2 *totals, const unsigned char *parts, int step) {
+                send_parts(p, place.first, place.share, place.run + number - first, layer, totals, parts, step,
+                           share_heads(item.share));
+            });
+        return place;
     }
     if (warp_id() < CORE_WARPS)
         attend_run(cache, VALUE_STEP, memory, item.begin(p),

@@ -27,18 +27,6 @@
 #include "step/stages.cuh"
 #include "step/merge.cuh"
 
-/* The pages that a row selected. */
-struct chosen_pages {
-    const int32_t *list, *table;
-    int count;
-
-    CAIRN_MEMBER page_entry entry(int i) const {
-        if (i >= count) return page_entry{0, -1};
-        const int page = list[i];
-        return page_entry{page, table[page & ~SINKS_ALONE]};
-    }
-};
-
 CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);

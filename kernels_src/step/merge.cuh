@@ -94,6 +94,24 @@ CAIRN_INLINE float weigh_eight(const float *v, const float *weight) {
                    add_f32(add_f32(o[4], o[5]), add_f32(o[6], o[7])));
 }
 
+/* Two values of a row over its runs so far, their largest m and denominator; add: those of eight runs more. */
+struct merged_pair {
+    float top = NOTHING, sum = 0.0f, o[2] = {0.0f, 0.0f};
+
+    CAIRN_MEMBER void add(f32x2 eight, float x, float y) {
+        const float next = fmaxf(top, eight.x);
+        const float old = exp2_fast(top - next), now = exp2_fast(eight.x - next);
+        sum = fma_f32(sum, old, mul_f32(eight.y, now));
+        o[0] = fma_f32(o[0], old, mul_f32(x, now));
+        o[1] = fma_f32(o[1], old, mul_f32(y, now));
+        top = next;
+    }
+    CAIRN_MEMBER f32x2 share() const {
+        const float all = 1.0f / sum;
+        return sum != 0.0f ? f32x2{o[0] * all, o[1] * all} : f32x2{0.0f, 0.0f};
+    }
+};
+
 /* count <= 16 rows, of which row m has runs(m) <= most: run r's values lie at values[(first(m) + r
  * step) HEAD_DIM], its (m, l) at sums[the same]. out(m, d, x, y): two values of a row. All threads,
  * after a block_sync; the memory holds merge_bytes. */
@@ -125,28 +143,27 @@ CAIRN_INLINE void merge_block(unsigned char *memory, int count, int most, int st
 #pragma unroll 1
     for (int i = thread_id(); i < count * PAIRS; i += THREADS) {
         const int m = i / PAIRS, all = runs(m);
-        float top = NOTHING, sum = 0.0f, o[2] = {0.0f, 0.0f};
+        merged_pair pair;
 #pragma unroll 1
         for (int run = 0; run < all; run += ASKED) {
             if (run > 0 || i >= THREADS) ask(i, run);
 #pragma unroll
             for (int e = 0; e < ASKED; e += 8) {
                 if (run + e >= all) break;
-                const float *weights = table.weights + m * most + run + e;
-                const f32x2 eight = table.eights[(m * most + run + e) / 8];
-                const float next = fmaxf(top, eight.x);
-                const float old = exp2_fast(top - next), now = exp2_fast(eight.x - next);
-                sum = fma_f32(sum, old, mul_f32(eight.y, now));
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-                    o[j] = fma_f32(o[j], old, mul_f32(weigh_eight(v[j] + e, weights), now));
-                top = next;
+                const int at = m * most + run + e;
+                pair.add(table.eights[at / 8], weigh_eight(v[0] + e, table.weights + at),
+                         weigh_eight(v[1] + e, table.weights + at));
             }
         }
-        const float share = 1.0f / sum;
-        const bool some = sum != 0.0f;
-        out(m, i % PAIRS * 2, some ? o[0] * share : 0.0f, some ? o[1] * share : 0.0f);
+        const f32x2 o = pair.share();
+        out(m, i % PAIRS * 2, o.x, o.y);
     }
+}
+
+/* Values d, d + 1 of what a row's head attends. */
+CAIRN_INLINE void send_attended(uint8_t *layer, int row, int head, int d, float x, float y) {
+    const int64_t at = (int64_t)row * ATTENDED + head * HEAD_DIM + d;
+    send((uint32_t *)(layer + ATTENDED_AT + at * 2), pack_f16x2(x, y));
 }
 
 /* In the stage kernels, by the block that comes last of a group's: the heads of one share of the
@@ -165,9 +182,7 @@ CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, i
         },
         (const float *)(layer + PARTS_AT), (const f32x2 *)(layer + SUMS_AT),
         [&](int m, int d, float x, float y) {
-            const int64_t at = (int64_t)(first + m / heads) * ATTENDED +
-                               (first_head(share) + m % heads) * HEAD_DIM + d;
-            send((uint32_t *)(layer + ATTENDED_AT + at * 2), pack_f16x2(x, y));
+            send_attended(layer, first + m / heads, first_head(share) + m % heads, d, x, y);
         });
 }
 

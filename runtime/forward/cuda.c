@@ -1,8 +1,8 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. Its state is here;
  * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c and
  * cuda_joined.c, memory, weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in
- * cuda_rows.c (its input), cuda_bands.c, cuda_chain.c, cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and
- * cuda_run.c, which cuts a batch for them.
+ * cuda_rows.c (its input), cuda_bands.c, cuda_chain.c, cuda_launch.c, cuda_select.c, cuda_step.c, cuda_prompt.c,
+ * cuda_results.c and cuda_run.c, which cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
  * the flow kernel, one launch for all layers (kernels_src/step/step.cu), which there is for all attention,
@@ -230,6 +230,9 @@ typedef struct forward_cuda_state {
     jit_kernel chain_kernel;    /* of steps of many rows, see cuda_chain.c */
     step_flow_state chain_state;
     bool chain_asked;
+    jit_kernel joint_kernel;    /* of a row alone that selects, see cuda_select.c */
+    step_flow_state joint_state;
+    bool joint_asked, joint;    /* joint: the step that is launched runs by it */
     jit_kernel band_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c */
     size_t bands_from;          /* bytes of a layer's weights of a product that has such a kernel, at least */
     step_flow_state bands_state;

@@ -356,8 +356,8 @@ static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done
     return status;
 }
 
-/* Waits for both flow kernels, those of few rows, and for joined prompts' and chains' where some were asked
- * for. [blocks] */
+/* Waits for both flow kernels, those of few rows, and for those that come when they are first of use where they
+ * were asked for. [blocks] */
 static cairn_status forward_cuda_wait(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     cairn_status status = CAIRN_OK;
@@ -365,7 +365,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = cuda_wait_flow(f, kernel);
     }
-    if (!status) cuda_has_later(f, true), cuda_has_chain(f, true), cuda_has_bands(f, true);
+    if (!status) cuda_has_later(f, true), cuda_has_chain(f, true), cuda_has_bands(f, true), cuda_has_joint(f, true);
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
         status = cuda_get_joined(f, true);
     return status;

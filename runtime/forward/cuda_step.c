@@ -1,45 +1,6 @@
 /* forward_cuda_step: the rows of a step, by the flow kernel or by the stage kernels, as graphs where
  * they can be. See cuda.c. */
 
-/* ---- page selection -------------------------------------------------------------------------- */
-
-/* Bounds of the pages listed in f->host_pages. */
-static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mean) {
-    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
-    step_params p = f->stage.params;
-    cairn_status status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4);
-    dims.grid[0] = (unsigned)count;
-    dims.grid[1] = (unsigned)f->shape->kv_heads;
-    p.mean = mean;
-    for (int l = 0, end; l < f->shape->layers && !status; l = end) {
-        const bool windowed = cuda_group(f, l) > 0; /* such layers have pages of other ids, no bounds */
-        for (end = l + 1; end < f->shape->layers && (cuda_group(f, end) > 0) == windowed;) end++;
-        p.kv = f->stage.params.kv + l, p.bounds = f->stage.params.bounds + l;
-        dims.grid[2] = (unsigned)(end - l);
-        if (!windowed) status = device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &p);
-    }
-    return status;
-}
-
-/* Bounds of the pages that were completed since the last forward, of one source. */
-static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch *batch,
-                                      bool mean) {
-    int count = 0;
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < batch->sequence_count; i++) {
-        const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean || f->latents.heads)
-            continue;
-        for (int page = s->bounded; page < s->stored && !status; page++) {
-            f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
-            if (count < f->max_pages) continue;
-            status = cuda_store_listed(f, count, mean);
-            count = 0;
-        }
-    }
-    return status || !count ? status : cuda_store_listed(f, count, mean);
-}
-
 /* ---- the flow kernel ------------------------------------------------------------------------- */
 
 /* Graphs of sparse steps hold what the rule selects. */
@@ -207,12 +168,6 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     return device_launch(f->dev, kernel, &dims, &p);
 }
 
-/* Blocks that score the pages of one row and KV head. */
-static int cuda_select_parts(const forward_cuda_state *f) {
-    int each = f->warps * 16, parts = (f->max_pages + each - 1) / each;
-    return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
-}
-
 /* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
  * of all that a row sees, and of a list of pages, at most. */
 typedef struct step_attention {
@@ -222,28 +177,6 @@ typedef struct step_attention {
     int groups, runs, listed;
     step_chain chain;
 } step_attention;
-
-static cairn_status cuda_attend_selected(forward_cuda_state *f, const step_attention *a, int rows,
-                                         int l) {
-    const cuda_form form = {a->rule, false, true};
-    const step_lane *lane = &f->stage;
-    device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
-    step_params p = f->stage.params;
-    cairn_status status;
-    dims.grid[0] = (unsigned)cuda_select_parts(f);
-    dims.grid[1] = (unsigned)rows;
-    dims.grid[2] = (unsigned)f->shape->kv_heads;
-    dims.block = (unsigned)f->warps * 32;
-    dims.shared_bytes = (unsigned)cuda_selection_bytes(f);
-    p.layer = l;
-    status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
-    if (status) return status;
-    dims.grid[0] = (unsigned)a->listed;
-    dims.grid[2] *= (unsigned)cuda_shares(f->shape);
-    dims.shared_bytes = f->attend_bytes;
-    status = device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
-    return status || !a->told ? status : cuda_form_launch(f, &form, lane, 0, rows, l, &f->forms.tell);
-}
 
 static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
     const step_lane *lane = &f->stage;
@@ -285,7 +218,7 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
         (status = !cuda_selects(f, a->rule, l)
                       ? cuda_attend_dense(f, a->groups, runs, &a->chain, l)
                   : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
-                                  : cuda_attend_selected(f, a, rows, l)) ||
+                                  : cuda_attend_selected(f, a->rule, a->listed, a->told, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_run_product(f, STEP_K_PROJECT, STEP_WIDE_PROJECT, s->hidden / 16, rows, l)))
         return status;
@@ -382,6 +315,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
+    f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f, false);
     f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
     if (!part->told &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))

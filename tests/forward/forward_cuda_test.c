@@ -460,6 +460,24 @@ static void test_bands(rig *gpu, int at) {
     tap_ok(forward(gpu, 0, 1, at, MANY, DENSE, MANY, logits) && s->banded == can, "cuda, bands: they serve");
 }
 
+/* A row alone that selects, by one launch once its kernel is there: the bits and the pages of the two launches before,
+ * and of rows together. */
+static void test_joint(rig *gpu, int at) {
+    forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
+    const bool can = s->dev->arch >= 90 && s->dev->arch < 120;
+    bool fine = !s->joint_asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
+    const int64_t read = gpu->pages_read[0];
+    for (int i = 0; i < 1200 && can && !cuda_has_joint(s, false) && s->joint_state == STEP_FLOW_WAITS; i++)
+        os_sleep_us(100000);
+    tap_ok(fine && s->joint_state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
+           "cuda, selection in one launch: its kernel is asked for, and comes");
+    fine = forward(gpu, 1, 2, at, 1, SPARSE, 1, other) && s->joint == can;
+    tap_ok(fine && !memcmp(logits, other, VOCAB * sizeof *logits) && read == gpu->pages_read[0],
+           "cuda, selection in one launch: the same bits and pages");
+    test_batch(gpu, at, 1, SPARSE);
+    test_batch(gpu, 30, 1, SPARSE); /* where all pages are kept */
+}
+
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
  * formats of their own. */
 static void test_streamed(const char *path, int at) {
@@ -470,6 +488,7 @@ static void test_streamed(const char *path, int at) {
     if (fine && tap_ok(write_own(&f, path, false) && open_rig(&cpu, CAIRN_BACKEND_CPU, path, 2) &&
                            prompts(&gpu, at) && prompts(&cpu, at), "cuda, streamed: prompts")) {
         test_mixed_sizes(&gpu);
+        test_joint(&gpu, at);
         test_dense(&gpu, &cpu, at);
         test_likeliest(&gpu, &cpu, at);
         test_rows(&gpu, "streamed", at);

@@ -38,6 +38,15 @@ namespace step {
 #include "step/attend.cu"
 #include "step/attend_pages.cu"
 #include "step/select.cu"
+namespace counted {
+#include "step/select_attend.cu"
+} // namespace counted
+
+namespace searched { /* where candidates are too many to count them */
+#undef CAIRN_COUNTED
+#define CAIRN_COUNTED 20
+#include "step/select_attend.cu"
+} // namespace searched
 
 struct choice_params {
     const float *scores;
@@ -158,6 +167,15 @@ struct world {
                      step::step_select, p);
         simt::launch({{RUNS, (uint32_t)rows, KV_HEADS}, 1, THREADS, step::ATTEND_BYTES, true},
                      step::step_attend_pages, p);
+        return attended();
+    }
+    /* The same by clusters of so many blocks. */
+    std::vector<uint16_t> joined(uint32_t blocks, bool counted) {
+        const int bytes = step::CHAIN_AT + layout_select_attend_bytes(step::MOST_PAGES, KV_HEADS, GROUP, DIM);
+        spoil();
+        std::fill(lists.begin(), lists.end(), -7);
+        simt::launch({{blocks, (uint32_t)rows, KV_HEADS}, blocks, THREADS, (uint32_t)bytes, true},
+                     counted ? step::counted::step_select_attend : step::searched::step_select_attend, p);
         return attended();
     }
     /* The op over the same rows; selected [rows, KV_HEADS, topk] or none. */
@@ -290,8 +308,21 @@ static void check_sparse(world &w) {
                    std::find(chosen, chosen + c.topk, t / PAGE) != chosen + c.topk;
         });
         tap_ok(worst < 2e-3, "and off by %.1e from doubles", worst);
+        std::fill(w.counts.begin(), w.counts.end(), 0);
         std::vector<uint16_t> again = w.sparse(c.parts == 1 ? 3 : 1);
         tap_ok(again == got, "however many blocks score the pages");
+        const std::vector<int32_t> lists = w.lists, counts = w.counts;
+        for (uint32_t blocks : {8u, 16u}) {
+            const int read = w.pages_read[0];
+            std::fill(w.seen.begin(), w.seen.end(), 0), std::fill(w.counts.begin(), w.counts.end(), 0);
+            again = w.joined(blocks, blocks == 8);
+            tap_ok(again == got && w.lists == lists && w.counts == counts,
+                   "in one launch, by clusters of %u blocks: the same bits, the same lists", blocks);
+            std::fill(w.seen.begin(), w.seen.end(), 0);
+            const int all = w.pages_read[0] - read;
+            w.sparse(1);
+            tap_ok(all > 0 && w.pages_read[0] - read == 2 * all, "and as many pages read");
+        }
         if (candidates <= c.topk) tap_ok(w.dense() == got, "all pages give the bits of whole attention");
     }
 }
