@@ -29,6 +29,11 @@ function M.read_file(path)
   return read_all(file, path)
 end
 
+-- Text for a terminal: bytes that command one are shown, but tabs and new lines.
+function M.shown(text)
+  return (text:gsub("[\0-\8\11-\31\127]", function(c) return ("\\x%02x"):format(c:byte()) end))
+end
+
 -- Writes to standard output, at once; why it failed is an error.
 function M.put(text)
   local good, err = io.stdout:write(text)

@@ -80,6 +80,7 @@ static void test_many_changes(void) {
 
 static void test_models(void) {
     cairn_model *none = NULL;
+    cairn_session *session = NULL;
     cairn_adapter *adapter = NULL;
     cairn_model_properties info = {.struct_size = 1};
     cairn_runtime_info about = {.struct_size = 1};
@@ -92,9 +93,14 @@ static void test_models(void) {
     REFUSED(cairn_load_model(rt, "a\xe2\x81\xa6z", &none), FILE_NOT_FOUND, "a\\xe2\\x81\\xa6z");
     REFUSED(cairn_load_model(rt, NULL, &none), INVALID_ARGUMENT, "load_model: path is NULL");
     REFUSED(cairn_adapter_load(m, NULL, &adapter), INVALID_ARGUMENT, "adapter_load: path is NULL");
-    tap_ok(cairn_load_model(NULL, path, &none) && cairn_load_model(rt, path, NULL) &&
-           cairn_adapter_load(NULL, path, &adapter) && cairn_adapter_load(m, path, NULL),
-           "no runtime, no model, no place for what is loaded: a status");
+    REFUSED(cairn_load_model(rt, path, NULL), INVALID_ARGUMENT, "load_model: model is NULL");
+    REFUSED(cairn_load_model_from(rt, NULL, &none), INVALID_ARGUMENT, "load_model_from: source is NULL");
+    REFUSED(cairn_adapter_load(m, path, NULL), INVALID_ARGUMENT, "adapter_load: adapter is NULL");
+    REFUSED(cairn_session_open(m, NULL), INVALID_ARGUMENT, "session_open: session is NULL");
+    REFUSED(cairn_session_fork(s, NULL), INVALID_ARGUMENT, "session_fork: fork is NULL");
+    tap_ok(cairn_load_model(NULL, path, &none) && cairn_adapter_load(NULL, path, &adapter) &&
+           cairn_session_open(NULL, &session) && cairn_session_fork(NULL, &session),
+           "no runtime, no model, no session: a status");
     REFUSED(cairn_model_info(m, &info), VERSION_MISMATCH, "model_info: struct_size is 1");
     REFUSED(cairn_model_info(m, NULL), INVALID_ARGUMENT, "model_info: info is NULL");
     REFUSED(cairn_eval(m, NULL, &mean), INVALID_ARGUMENT, "eval: args is NULL");
