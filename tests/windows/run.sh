@@ -106,8 +106,6 @@ build_rooms() {
 
 # ---- C tests -------------------------------------------------------------------------------------
 
-head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
-
 # run_c NAME: compiled and run, or skipped where Lua is missing.
 run_c() {
     source=$(ls tests/*/"$1_test.c" 2> /dev/null) || { tap_fail "$1: no such test"; return 0; }
