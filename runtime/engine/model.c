@@ -352,7 +352,7 @@ cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t by
     if (!model) return CAIRN_INVALID_ARGUMENT;
     b = &model->runtime->base;
     if ((!text && bytes) || capacity < 0 || (capacity && !ids) || !count)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "tokenize: text, ids or count is NULL, or capacity below 0");
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "tokenize: text, ids or count is NULL");
     memset(&all, 0, sizeof all);
     status = tokenizer_encode(b, &model->tokenizer, text, bytes, special, &all);
     if (!status) status = engine_copy_ids(b, "tokenize", &all, ids, capacity, count);
@@ -452,7 +452,7 @@ cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages, i
     if (!model) return CAIRN_INVALID_ARGUMENT;
     b = &model->runtime->base;
     if (capacity < 0 || (capacity && !ids) || !count)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_ids: ids or count is NULL, or capacity below 0");
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_ids: ids or count is NULL");
     memset(&all, 0, sizeof all);
     status = engine_chat_ids(model, "chat_ids", NULL, 0, messages, message_count, first, answer,
                              NULL, &all);

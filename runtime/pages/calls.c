@@ -311,6 +311,11 @@ cairn_status cairn_page_tables_release_for(cairn_page_tables *t, const int32_t *
 
 /* ---- tables: what they say ------------------------------------------------------------------- */
 
+static cairn_status pages_need(const cairn_page_tables *t, const char *call, const void *given,
+                               const char *name) {
+    return handles_need(t ? t->rt : NULL, call, given, name);
+}
+
 /* Gives a caller's struct what its size has room for. */
 static cairn_status pages_show(base *b, const char *call, void *theirs, const void *ours,
                                size_t our_bytes) {
@@ -325,7 +330,7 @@ static cairn_status pages_show(base *b, const char *call, void *theirs, const vo
 
 cairn_status cairn_page_tables_lists(const cairn_page_tables *t, cairn_page_lists *lists) {
     cairn_page_lists l;
-    cairn_status status = handles_need(t ? t->rt : NULL, "page_tables_lists", lists, "lists");
+    cairn_status status = pages_need(t, "page_tables_lists", lists, "lists");
     if (status) return status;
     memset(&l, 0, sizeof l);
     l.requests = t->lists.requests;
@@ -339,7 +344,7 @@ cairn_status cairn_page_tables_lists(const cairn_page_tables *t, cairn_page_list
 
 cairn_status cairn_page_tables_tensors(const cairn_page_tables *t, cairn_page_tensors *tensors) {
     cairn_page_tensors v;
-    cairn_status status = handles_need(t ? t->rt : NULL, "page_tables_tensors", tensors, "tensors");
+    cairn_status status = pages_need(t, "page_tables_tensors", tensors, "tensors");
     if (status) return status;
     memset(&v, 0, sizeof v);
     v.page_table = &t->tensors[PAGES_TABLE]->view;
@@ -355,7 +360,7 @@ cairn_status cairn_page_tables_csr(cairn_page_tables *t, int32_t *indptr, int32_
                                    int capacity, int32_t *last_page_len) {
     const page_tables *l;
     int total = 0;
-    cairn_status status = handles_need(t ? t->rt : NULL, "page_tables_csr", indptr, "indptr");
+    cairn_status status = pages_need(t, "page_tables_csr", indptr, "indptr");
     if (status) return status;
     l = &t->lists;
     for (int r = 0; r < l->requests; r++) total += l->pages[r];
@@ -374,7 +379,7 @@ cairn_status cairn_page_tables_csr(cairn_page_tables *t, int32_t *indptr, int32_
 
 cairn_status cairn_page_tables_copies(cairn_page_tables *t, int32_t *pairs, int *count) {
     page_tables *l;
-    cairn_status status = handles_need(t ? t->rt : NULL, "page_tables_copies", pairs && count ? pairs : NULL,
+    cairn_status status = pages_need(t, "page_tables_copies", pairs && count ? pairs : NULL,
                                        pairs ? "count" : "pairs");
     if (status) return status;
     l = &t->lists;
