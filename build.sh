@@ -9,7 +9,7 @@
 #   model [smollm2|gemma3]   fetches a model into build/model and prints its path; Gemma 3 270M has
 #          Google's terms
 #   asan, tsan       the program under a sanitizer, and the Lua tests with it; tsan: the C tests of
-#          threads, too (os, worker, pace, together: a minute)
+#          threads, too (os, worker, pace, together, callback: a minute)
 #   fuzz [TARGET] [SECONDS]   libFuzzer on TARGET, a folder of tests/fuzz/corpus, or all
 #   cov [NAME...]    lines and branches of the host code that the C tests reach, by room
 #   clean
@@ -190,7 +190,7 @@ tsan_tests() {
     . tests/apart.sh
     apart_build tsan || die "the rooms do not build"
     link=$(apart_link tsan)
-    for name in os worker pace together; do
+    for name in os worker pace together callback; do
         say "$name"
         $CC -std=c11 -g1 -O1 -fsanitize=thread $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
             -ffp-contract=off tests/*/"$name"_test.c ${link#* } -o "$apart/tsan/$name" $lua_libs $libraries &&
@@ -423,12 +423,11 @@ cover() {
     out=build/cov/$(basename "$1" _test.c) around=''
     rm -rf "$out"
     mkdir -p "$out"
-    ! sed -n 1,20p "$1" | grep -q 'emulated: .*asan' || ! have g++ || around='sh tests/simt/emulate.sh'
-    own=$(sed -n '1,20s/.*build: \(-[Di][^*]*\).*/\1/p' "$1")
+    case $(head_field emulated "$1") in *asan*) ! have g++ || around='sh tests/simt/emulate.sh' ;; esac
+    own=$(own_flags "$(head_field build "$1")") || true
     if [ -n "$own" ]; then link=$(apart_own cov "$(basename "$1" _test.c)" $own)
     else link=$(apart_link cov); fi
-    own=$(echo "$own" | sed 's/-include [^ ]*//') # among the declarations, by now
-    $CC -std=c11 -O0 $own $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
+    $CC -std=c11 -O0 $(without_include "$own") $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
         -ffp-contract=off "$1" ${link#* } -o "$out/test" -lgcov $lua_libs $libraries ||
         die "$1 does not build"
     $around "$out/test" > "$out/log" 2>&1 || say "$1 fails"

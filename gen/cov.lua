@@ -3,9 +3,10 @@
 --
 --   lua gen/cov.lua REPORT...
 --
--- tests/coverage.txt answers for what cannot be reached, `FILE: TEXT: why`, TEXT being a part of the
--- line or * for all of the file, FILE a file or FOLDER/*. An answer that answers for nothing is an error, so that the list
--- stays true; but one "by chance", for lines that some runs reach.
+-- tests/coverage.txt answers for what cannot be reached, `FILE: TEXT: why`: TEXT is a part of one line of
+-- the file alone, or `BEFORE >> PART`, a part of the line before it and one of itself, or * for all of the
+-- file; FILE a file or FOLDER/*. An answer that answers for nothing, or that could be another line's too, is
+-- an error, so that the list stays true; but one "by chance", for lines that some runs reach, may be idle.
 local lines, branches = {}, {} -- [file][number] = count; [file][number][index] = count
 
 local function of(t, key)
@@ -43,10 +44,16 @@ local function read_answers(path)
   return answers
 end
 
-local function answered(answers, file, text)
+local function is_at(a, text, n)
+  local before, part = a.text:match "^(.-) >> (.+)$"
+  return a.text == "*" or text[n]:find(part or a.text, 1, true) and
+    (not before or (text[n - 1] or ""):find(before, 1, true))
+end
+
+local function answered(answers, file, text, n)
   local folder = file:gsub("[^/]*$", "*")
   for _, a in ipairs(answers) do
-    if (a.file == file or a.file == folder) and (a.text == "*" or text:find(a.text, 1, true)) then
+    if (a.file == file or a.file == folder) and text[n] and is_at(a, text, n) then
       a.used = true
       return true
     end
@@ -58,6 +65,13 @@ local function source_lines(file)
   local text, n = {}, 0
   for line in io.lines(file) do n = n + 1; text[n] = line end
   return text
+end
+
+-- How many lines an answer could be for.
+local function places(a)
+  local text, count = source_lines(a.file), 0
+  for n in ipairs(text) do count = count + (is_at(a, text, n) and 1 or 0) end
+  return count
 end
 
 -- The lines of what is always inlined, of which gcov counts nothing, wherever it is called.
@@ -93,7 +107,7 @@ for file, counts in pairs(lines) do
     for n in pairs(counts) do
       local hit = reached(counts, text, n) or inlined[n]
       r.lines, r.hit = (r.lines or 0) + 1, (r.hit or 0) + (hit and 1 or 0)
-      if not hit and answered(answers, file, text[n] or "") then
+      if not hit and answered(answers, file, text, n) then
         r.answered = (r.answered or 0) + 1
       elseif not hit then
         open[#open + 1] = { file = file, n = n, text = text[n] or "" }
@@ -124,6 +138,10 @@ for _, at in ipairs(open) do file:write(("%s:%d: %s\n"):format(at.file, at.n, at
 file:close()
 local stale = 0
 for _, a in ipairs(answers) do
+  if a.text ~= "*" and places(a) > 1 then
+    stale = stale + 1
+    print(("tests/coverage.txt answers for several lines: %s: %s"):format(a.file, a.text))
+  end
   if not a.used and lines[a.file] and not a.why:find "^by chance" then
     stale = stale + 1
     print(("tests/coverage.txt answers for nothing: %s: %s"):format(a.file, a.text))

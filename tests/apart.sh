@@ -90,3 +90,17 @@ apart_own() {
     done
     echo "-I$at -DCAIRN_SIMD_APART $apart/$kind/kernels.o $objects"
 }
+
+# ---- what a test says of itself ------------------------------------------------------------------
+
+# head_field FIELD FILE: what the head comment of a C test says behind "FIELD:".
+head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
+
+# own_flags FLAGS: those that change the runtime itself, for which some rooms are compiled anew.
+own_flags() {
+    case $1 in *-include*) echo "$1" | grep -o -e '-include [^ ]*' ;; esac
+    echo "$1" | tr ' ' '\n' | grep '^-D'
+}
+
+# The test itself finds what is included so among the declarations.
+without_include() { echo "$1" | sed 's/-include [^ ]*//'; }

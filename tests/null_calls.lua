@@ -1,5 +1,6 @@
 -- Writes a C program that makes every call of runtime.h and runtime_ops.h with NULL for each pointer and 0 for each
--- number, without a runtime and with one: each must give a status, none may crash.
+-- number, without a runtime and with one: each must give a status, none may crash, and a call with one says what
+-- is wrong: cairn_last_error is no earlier call's.
 local fine = { cairn_trace_start = true, cairn_trace_stop = true, cairn_sync = true, cairn_stream_set = true, cairn_stream_sync = true }
 
 local function argument(text, runtime)
@@ -24,7 +25,9 @@ local function calls(header, runtime)
       -- at the end
     elseif kind:find "cairn_status%s*$" then
       local ok = name:find "_free$" or runtime and fine[name]
-      print(('    told("%s", %s, %s);'):format(name, call, ok and "true" or "false"))
+      local says = runtime and call:find "[(]rt[,)]" and not ok
+      if says then print "    cairn_info(rt, NULL);" end
+      print(('    told("%s", %s, %s, %s);'):format(name, call, ok and "true" or "false", says and "rt" or "NULL"))
     else
       print(("    (void)%s;"):format(call))
     end
@@ -34,9 +37,12 @@ end
 print [[
 #include "runtime_ops.h"
 #include <stdio.h>
+#include <string.h>
 static int wrong;
-static void told(const char *name, cairn_status status, bool may_pass) {
+static void told(const char *name, cairn_status status, bool may_pass, const cairn_runtime *says) {
     if (status == CAIRN_OK && !may_pass) wrong++, printf("%s: OK\n", name);
+    if (says && strcmp(name, "cairn_info") && strstr(cairn_last_error(says), "info: info is NULL"))
+        wrong++, printf("%s: no message\n", name);
 }
 int main(void) {
     cairn_config config;

@@ -52,9 +52,6 @@ test_of() {
     done
 }
 
-# head_field FIELD FILE: what the head comment of a C test says behind "FIELD:".
-head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
-
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
 
 # kind_of FLAGS: which runtime of tests/apart.sh a test with these flags of its own is linked with.
@@ -64,15 +61,6 @@ kind_of() {
         *) echo asan ;;
     esac
 }
-
-# own_flags FLAGS: those that change the runtime itself, for which some rooms are compiled anew.
-own_flags() {
-    case $1 in *-include*) echo "$1" | grep -o -e '-include [^ ]*' ;; esac
-    echo "$1" | tr ' ' '\n' | grep '^-D'
-}
-
-# The test itself finds what is included so among the declarations.
-without_include() { echo "$1" | sed 's/-include [^ ]*//'; }
 
 # kinds_of NAME: what the job needs.
 kinds_of() {

@@ -113,6 +113,7 @@ static cairn_status base_progress(base *b, const char *what, uint64_t done, uint
     more = b->progress(b->progress_user, what, (int)done, (int)all);
     base_end_callback(&within);
     if (more) return CAIRN_OK;
+    if (!done) return base_fail(b, CAIRN_CANCELLED, "cancelled at the beginning of %s", what);
     return base_fail(b, CAIRN_CANCELLED, "cancelled at %llu of %llu of %s",
                      (unsigned long long)done, (unsigned long long)all, what);
 }

@@ -262,7 +262,7 @@ static bool config_is_near(int distance, const char *name) {
 /* What other programs call the values here. */
 static const struct config_synonym { const char *said, *meant; } config_synonyms[] = {
     {"gpu", "cuda"}, {"nvidia", "cuda"}, {"host", "cpu"}, {"lookup", "ngram"},
-    {"prompt_lookup", "ngram"}, {"off", "none"}, {"fp16", "f16"}, {"half", "f16"},
+    {"prompt_lookup", "ngram"}, {"off", "none"}, {"mmap", "file"}, {"fp16", "f16"}, {"half", "f16"},
     {"bfloat16", "bf16"}, {"fp32", "f32"}, {"float", "f32"}, {"fp8", "e4m3"}, {"q8_0", "e4m3"},
     {"average", "mean"}, {"verbose", "debug"}, {"warning", "warn"}, {"silent", "off"},
     {"readwrite", "read-write"}, {"readonly", "read-only"}};

@@ -45,9 +45,10 @@ static bool config_is_alike(const char *a, const char *b) {
 }
 
 /* The path meant by an unknown key: the same but for underscores in this group, else the same key
- * elsewhere, else the nearest in this group. */
+ * elsewhere, else the nearest in this group or one that begins so. */
 static const char *config_nearest_path(int parent, const char *wrong) {
-    int row, best = -1, least = INT_MAX;
+    const size_t bytes = strlen(wrong);
+    int row, best = -1, least = INT_MAX, begins = -1;
     for (row = 0; row < CFG_ROWS; row++)
         if (config_fields[row].parent == parent &&
             config_is_alike(wrong, config_key(&config_fields[row])))
@@ -55,9 +56,12 @@ static const char *config_nearest_path(int parent, const char *wrong) {
     for (row = 0; row < CFG_ROWS; row++) {
         int distance = config_distance(wrong, config_key(&config_fields[row]));
         if (distance == 0) return config_fields[row].path;
-        if (config_fields[row].parent == parent && distance < least) least = distance, best = row;
+        if (config_fields[row].parent != parent) continue;
+        if (distance < least) least = distance, best = row;
+        if (begins < 0 && bytes > 2 && !strncmp(config_key(&config_fields[row]), wrong, bytes)) begins = row;
     }
-    return best >= 0 && config_is_near(least, wrong) ? config_fields[best].path : NULL;
+    if (best < 0 || !config_is_near(least, wrong)) best = begins;
+    return best >= 0 ? config_fields[best].path : NULL;
 }
 
 /* ---- from a Lua value to a field ----------------------------------------------------------- */

@@ -55,14 +55,11 @@ static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_
 }
 
 cairn_status cairn_adapter_load(cairn_model *model, const char *path, cairn_adapter **adapter) {
-    cairn_status status;
-    if (!adapter) return CAIRN_INVALID_ARGUMENT;
-    *adapter = NULL;
-    if (!model) return CAIRN_INVALID_ARGUMENT;
-    if (!path)
-        return base_fail(&model->runtime->base, CAIRN_INVALID_ARGUMENT,
-                         "adapter_load: path is NULL");
-    if ((status = handles_enter(model->runtime))) return status;
+    cairn_runtime *rt = model ? model->runtime : NULL;
+    cairn_status status = handles_need(rt, "adapter_load", adapter, "adapter");
+    if (adapter) *adapter = NULL;
+    if (status || (status = handles_need(rt, "adapter_load", path, "path")) || (status = handles_enter(rt)))
+        return status;
     loop_clear(model);
     return handles_leave(model->runtime, engine_take_adapter(model, path, adapter));
 }

@@ -48,7 +48,8 @@ static cairn_status engine_take_bias(cairn_session *s) {
     base *b = engine_base(s);
     if (o->bias_count < 0 || o->bias_count > vocab || (o->bias_count && !o->bias))
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                         "generate: logit_bias_count = %d; up to %d are allowed", o->bias_count, vocab);
+                         "generate: logit_bias_count = %d, logit_bias %s; up to %d are allowed", o->bias_count,
+                         o->bias ? "given" : "NULL", vocab);
     for (int i = 0; i < o->bias_count; i++)
         if (o->bias[i].id < 0 || o->bias[i].id >= vocab || !(o->bias[i].bias < INFINITY))
             return base_fail(b, CAIRN_INVALID_ARGUMENT,

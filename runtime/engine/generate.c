@@ -181,10 +181,10 @@ static cairn_status engine_copy_stops(base *b, const cairn_generate_options *fro
                                       engine_options *to) {
     to->has_stops = from->stop_count != 0;
     to->stop_count = 0;
-    if (from->stop_count > ENGINE_STOPS || (from->stop_count > 0 && !from->stop))
+    if (from->stop_count < -1 || from->stop_count > ENGINE_STOPS || (from->stop_count > 0 && !from->stop))
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                         "generate: stop_count = %d; up to %d strings are allowed",
-                         from->stop_count, ENGINE_STOPS);
+                         "generate: stop_count = %d, stop %s; up to %d strings are allowed",
+                         from->stop_count, from->stop ? "given" : "NULL", ENGINE_STOPS);
     for (int i = 0; i < from->stop_count; i++) {
         size_t bytes = from->stop[i] ? strlen(from->stop[i]) : 0;
         if (!bytes || bytes >= ENGINE_STOP_BYTES)

@@ -219,11 +219,9 @@ static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cair
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
     model_place place = {path, HF_MAP, NULL};
-    if (!model) return CAIRN_INVALID_ARGUMENT;
-    *model = NULL;
-    if (!rt) return CAIRN_INVALID_ARGUMENT;
-    if (!path)
-        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
+    cairn_status status = handles_need(rt, "load_model", model, "model");
+    if (model) *model = NULL;
+    if (status || (status = handles_need(rt, "load_model", path, "path"))) return status;
     place.how = model_how_of(rt);
     return engine_load_place(rt, place, model);
 }
@@ -231,11 +229,9 @@ cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model *
 cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
                                    cairn_model **model) {
     model_place place = {NULL, HF_MAP, source};
-    if (!model) return CAIRN_INVALID_ARGUMENT;
-    *model = NULL;
-    if (!rt) return CAIRN_INVALID_ARGUMENT;
-    if (!source)
-        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model_from: source is NULL");
+    cairn_status status = handles_need(rt, "load_model_from", model, "model");
+    if (model) *model = NULL;
+    if (status || (status = handles_need(rt, "load_model_from", source, "source"))) return status;
     if (source->struct_size != sizeof *source)
         return base_fail(&rt->base, CAIRN_VERSION_MISMATCH,
                          "load_model_from: struct_size is not sizeof the struct");

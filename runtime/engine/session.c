@@ -376,11 +376,9 @@ static void engine_drop(cairn_session *s) {
 }
 
 cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
-    cairn_status status;
-    if (!session) return CAIRN_INVALID_ARGUMENT;
-    *session = NULL;
-    if (!model) return CAIRN_INVALID_ARGUMENT;
-    if ((status = base_check_callback(&model->runtime->base))) return status;
+    cairn_status status = handles_need(model ? model->runtime : NULL, "session_open", session, "session");
+    if (session) *session = NULL;
+    if (status || (status = base_check_callback(&model->runtime->base))) return status;
     handles_hold(model->runtime);
     if (!(status = engine_open(model, session))) engine_enlist(*session);
     handles_drop(model->runtime);
@@ -425,11 +423,9 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
 }
 
 cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
-    cairn_status status;
-    if (!fork) return CAIRN_INVALID_ARGUMENT;
-    *fork = NULL;
-    if (!session) return CAIRN_INVALID_ARGUMENT;
-    if ((status = base_check_callback(engine_base(session)))) return status;
+    cairn_status status = handles_need(session ? session->model->runtime : NULL, "session_fork", fork, "fork");
+    if (fork) *fork = NULL;
+    if (status || (status = base_check_callback(engine_base(session)))) return status;
     handles_hold(session->model->runtime);
     if (!(status = engine_fork(session, fork))) engine_enlist(*fork);
     handles_drop(session->model->runtime);

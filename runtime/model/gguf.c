@@ -556,7 +556,7 @@ static cairn_status gguf_read_parts(base *b, const char *name, gguf_part_reader 
                                     gguf_extent which, uint8_t *data) {
     for (uint64_t at = which.begin; at < which.end;) {
         size_t bytes = which.end - at < GGUF_PART ? (size_t)(which.end - at) : GGUF_PART;
-        cairn_status status = base_progress(b, name, at >> 20, which.size >> 20);
+        cairn_status status = base_progress(b, name, at >> 20, ((which.size - 1) >> 20) + 1);
         if (!status) status = read(b, name, from, at, data + at, &bytes);
         if (status) return status;
         at += bytes;

@@ -36,10 +36,9 @@ struct cairn_page_tables {
 
 cairn_status cairn_page_pool_new(cairn_runtime *rt, int pages, cairn_page_pool **out) {
     cairn_page_pool *p;
-    cairn_status status;
-    if (!out) return CAIRN_INVALID_ARGUMENT;
-    *out = NULL;
-    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    cairn_status status = handles_need(rt, "page_pool", out, "pool");
+    if (out) *out = NULL;
+    if (status) return status;
     if (pages < 1 || pages > INT_MAX / 8)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "page_pool: %d pages; 1 to %d", pages,
                          INT_MAX / 8);
@@ -206,11 +205,9 @@ cairn_status cairn_page_tables_new(cairn_runtime *rt, const cairn_page_tables_op
                                    cairn_page_tables **out) {
     cairn_page_tables_options o;
     cairn_page_tables *t;
-    cairn_status status;
-    if (!out) return CAIRN_INVALID_ARGUMENT;
-    *out = NULL;
-    if (!rt) return CAIRN_INVALID_ARGUMENT;
-    if ((status = OPS_TAKE(rt, "page_tables", o, options))) return status;
+    cairn_status status = handles_need(rt, "page_tables", out, "tables");
+    if (out) *out = NULL;
+    if (status || (status = OPS_TAKE(rt, "page_tables", o, options))) return status;
     if ((status = pages_check_options(rt, &o))) return status;
     t = (cairn_page_tables *)base_new(&rt->base, 1, sizeof *t);
     if (!t) return base_no_memory(&rt->base, "page tables", sizeof *t);
@@ -314,6 +311,11 @@ cairn_status cairn_page_tables_release_for(cairn_page_tables *t, const int32_t *
 
 /* ---- tables: what they say ------------------------------------------------------------------- */
 
+static cairn_status pages_need(const cairn_page_tables *t, const char *call, const void *given,
+                               const char *name) {
+    return handles_need(t ? t->rt : NULL, call, given, name);
+}
+
 /* Gives a caller's struct what its size has room for. */
 static cairn_status pages_show(base *b, const char *call, void *theirs, const void *ours,
                                size_t our_bytes) {
@@ -328,7 +330,8 @@ static cairn_status pages_show(base *b, const char *call, void *theirs, const vo
 
 cairn_status cairn_page_tables_lists(const cairn_page_tables *t, cairn_page_lists *lists) {
     cairn_page_lists l;
-    if (!t || !lists) return CAIRN_INVALID_ARGUMENT;
+    cairn_status status = pages_need(t, "page_tables_lists", lists, "lists");
+    if (status) return status;
     memset(&l, 0, sizeof l);
     l.requests = t->lists.requests;
     l.page_size = t->lists.page_size;
@@ -341,7 +344,8 @@ cairn_status cairn_page_tables_lists(const cairn_page_tables *t, cairn_page_list
 
 cairn_status cairn_page_tables_tensors(const cairn_page_tables *t, cairn_page_tensors *tensors) {
     cairn_page_tensors v;
-    if (!t || !tensors) return CAIRN_INVALID_ARGUMENT;
+    cairn_status status = pages_need(t, "page_tables_tensors", tensors, "tensors");
+    if (status) return status;
     memset(&v, 0, sizeof v);
     v.page_table = &t->tensors[PAGES_TABLE]->view;
     v.lengths = &t->tensors[PAGES_LENGTHS]->view;
@@ -356,7 +360,8 @@ cairn_status cairn_page_tables_csr(cairn_page_tables *t, int32_t *indptr, int32_
                                    int capacity, int32_t *last_page_len) {
     const page_tables *l;
     int total = 0;
-    if (!t || !indptr) return CAIRN_INVALID_ARGUMENT;
+    cairn_status status = pages_need(t, "page_tables_csr", indptr, "indptr");
+    if (status) return status;
     l = &t->lists;
     for (int r = 0; r < l->requests; r++) total += l->pages[r];
     if (indices && total > capacity)
@@ -374,7 +379,9 @@ cairn_status cairn_page_tables_csr(cairn_page_tables *t, int32_t *indptr, int32_
 
 cairn_status cairn_page_tables_copies(cairn_page_tables *t, int32_t *pairs, int *count) {
     page_tables *l;
-    if (!t || !pairs || !count) return CAIRN_INVALID_ARGUMENT;
+    cairn_status status = pages_need(t, "page_tables_copies", pairs && count ? pairs : NULL,
+                                       pairs ? "count" : "pairs");
+    if (status) return status;
     l = &t->lists;
     *count = 0;
     for (int r = 0; r < l->requests && l->copy_count; r++) {

@@ -32,11 +32,9 @@ cairn_status cairn_prefix_new(cairn_runtime *rt, const cairn_prefix_options *opt
                               cairn_prefix_cache **out) {
     cairn_prefix_options o;
     cairn_prefix_cache *c;
-    cairn_status status;
-    if (!out) return CAIRN_INVALID_ARGUMENT;
-    *out = NULL;
-    if (!rt) return CAIRN_INVALID_ARGUMENT;
-    if ((status = OPS_TAKE(rt, "prefix_cache", o, options))) return status;
+    cairn_status status = handles_need(rt, "prefix_cache", out, "cache");
+    if (out) *out = NULL;
+    if (status || (status = OPS_TAKE(rt, "prefix_cache", o, options))) return status;
     if ((status = prefix_check_options(rt, &o))) return status;
     c = (cairn_prefix_cache *)base_new(&rt->base, 1, sizeof *c);
     if (!c) return base_no_memory(&rt->base, "a prefix cache", sizeof *c);

@@ -467,9 +467,9 @@ cairn_status cairn_snapshot_describe(cairn_runtime *rt, const void *memory, size
                                      cairn_snapshot_info *info) {
     cairn_snapshot_info i;
     snapshot s;
-    cairn_status status;
-    if (!rt || !memory || !info) return CAIRN_INVALID_ARGUMENT;
-    if ((status = snapshot_read_header(&rt->base, "snapshot_describe", memory, bytes, &s)))
+    cairn_status status = handles_need(rt, "snapshot_describe", memory, "memory");
+    if (!status) status = handles_need(rt, "snapshot_describe", info, "info");
+    if (status || (status = snapshot_read_header(&rt->base, "snapshot_describe", memory, bytes, &s)))
         return status;
     memset(&i, 0, sizeof i);
     i.version = SNAPSHOT_VERSION;

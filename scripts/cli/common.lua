@@ -7,14 +7,31 @@ local options = require "cli.options"
 
 local M = {}
 
+local most_text = 1 << 30 -- bytes that are tokenized at once
+
+-- All of a file, which may be a pipe or a device that does not end.
+local function read_all(file, path)
+  local parts, bytes = {}, 0
+  repeat
+    local part, problem = file:read(1 << 20)
+    if problem then error({ text = ("%s: %s"):format(path, problem) }, 0) end -- a folder opens, and is not read
+    parts[#parts + 1], bytes = part, bytes + #(part or "")
+    if bytes > most_text then error({ text = path .. ": over 1 GiB of text" }, 0) end
+  until not part
+  return table.concat(parts)
+end
+
 -- "-" is standard input.
 function M.read_file(path)
-  if path == "-" then return io.stdin:read "a" or "" end
-  local file, err = io.open(path, "rb")
+  if path == "-" then return read_all(io.stdin, "standard input") end
+  local file <close>, err = io.open(path, "rb")
   if not file then error({ text = err }, 0) end
-  local text, problem = file:read "a" -- a folder opens, and then cannot be read
-  file:close()
-  return text or error({ text = ("%s: %s"):format(path, problem) }, 0)
+  return read_all(file, path)
+end
+
+-- Text for a terminal: bytes that command one are shown, but tabs and new lines.
+function M.shown(text)
+  return (text:gsub("[\0-\8\11-\31\127]", function(c) return ("\\x%02x"):format(c:byte()) end))
 end
 
 -- Writes to standard output, at once; why it failed is an error.

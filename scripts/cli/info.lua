@@ -31,7 +31,7 @@ local function print_model(path, report, checks)
   local function line(name, format, ...)
     print(("%-14s "):format(name) .. format:format(...))
   end
-  line("file", "%s, %s", path, common.size(report.file_bytes))
+  line("file", "%s, %s", common.shown(path), common.size(report.file_bytes))
   line("model", "%s%s", report.architecture ~= "" and report.architecture or "unknown",
     report.name ~= "" and ", " .. report.name or "")
   line("shape", "%d layers of %d, %d heads over %d, context %d", report.layers, report.hidden,

@@ -60,11 +60,9 @@ local function print_failure(err)
     or type(err) == "table" and err.usage and "usage" or nil })
 end
 
--- An error made to be read as it is ({usage =} or a Cairn message) or a script's, with its stack; bytes that
--- command a terminal are escaped.
+-- An error made to be read as it is ({usage =} or a Cairn message) or a script's, with its stack.
 local function report(err)
-  local text = text_of(err):gsub("[\0-\8\11-\31\127]", function(byte) return ("\\x%02x"):format(byte:byte()) end)
-  io.stderr:write("cairn: ", text, "\n")
+  io.stderr:write("cairn: ", common.shown(text_of(err)), "\n")
   return type(err) == "table" and (err.usage and 2 or err.text == "interrupted" and 130) or 1
 end
 

@@ -1,5 +1,6 @@
 -- cairn test: runs *_test.lua files and prints TAP. A file calls test(name, function) with the
 -- globals check and skip at hand; a test that makes no check has failed.
+local common = require "cli.common"
 local host = require "host"
 
 -- ---- check --------------------------------------------------------------------------------------
@@ -120,6 +121,7 @@ end
 
 local function report(name, done, err)
   local number = passed + failed + skipped + 1
+  name = common.shown(name)
   if done then
     passed = passed + 1
     print(("ok %d - %s"):format(number, name))

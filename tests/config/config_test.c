@@ -83,6 +83,11 @@ static void test_messages(void) {
     test_message("return { selection = { topk = 2 } }",
                  "config.lua:1: selection.topk is not a field; did you mean topk?");
     test_message("return { zebra = 64 }", "config.lua:1: zebra is not a field");
+    test_message("return { sampling = { temp = 1 } }",
+                 "config.lua:1: sampling.temp is not a field; did you mean sampling.temperature?");
+    test_message("return { te = 1 }", "config.lua:1: te is not a field");
+    test_message("return { memory = { map = 'mmap' } }",
+                 "config.lua:1: memory.map = \"mmap\" is not allowed (\"copy\", \"file\"); did you mean \"file\"?");
     test_message("return { [64] = 64 }", "config.lua: [64] (computed) is not a field");
     test_message("return {\n\n7 }", "config.lua:3: [1] is not a field");
     test_message("return { drafter = 'ngarm' }",

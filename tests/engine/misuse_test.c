@@ -80,6 +80,7 @@ static void test_many_changes(void) {
 
 static void test_models(void) {
     cairn_model *none = NULL;
+    cairn_session *session = NULL;
     cairn_adapter *adapter = NULL;
     cairn_model_properties info = {.struct_size = 1};
     cairn_runtime_info about = {.struct_size = 1};
@@ -88,16 +89,25 @@ static void test_models(void) {
     size_t bytes;
     double mean;
     cairn_eval_args eval = {.struct_size = 1, .ids = ids, .count = 4};
+    const cairn_message nothing = {"user", NULL};
     REFUSED(cairn_info(rt, &about), VERSION_MISMATCH, "info: struct_size is 1");
     REFUSED(cairn_load_model(rt, "a\xe2\x81\xa6z", &none), FILE_NOT_FOUND, "a\\xe2\\x81\\xa6z");
     REFUSED(cairn_load_model(rt, NULL, &none), INVALID_ARGUMENT, "load_model: path is NULL");
     REFUSED(cairn_adapter_load(m, NULL, &adapter), INVALID_ARGUMENT, "adapter_load: path is NULL");
-    tap_ok(cairn_load_model(NULL, path, &none) && cairn_load_model(rt, path, NULL) &&
-           cairn_adapter_load(NULL, path, &adapter) && cairn_adapter_load(m, path, NULL),
-           "no runtime, no model, no place for what is loaded: a status");
+    REFUSED(cairn_load_model(rt, path, NULL), INVALID_ARGUMENT, "load_model: model is NULL");
+    REFUSED(cairn_load_model_from(rt, NULL, &none), INVALID_ARGUMENT, "load_model_from: source is NULL");
+    REFUSED(cairn_adapter_load(m, path, NULL), INVALID_ARGUMENT, "adapter_load: adapter is NULL");
+    REFUSED(cairn_session_open(m, NULL), INVALID_ARGUMENT, "session_open: session is NULL");
+    REFUSED(cairn_session_fork(s, NULL), INVALID_ARGUMENT, "session_fork: fork is NULL");
+    tap_ok(cairn_load_model(NULL, path, &none) && cairn_adapter_load(NULL, path, &adapter) &&
+           cairn_session_open(NULL, &session) && cairn_session_fork(NULL, &session),
+           "no runtime, no model, no session: a status");
     REFUSED(cairn_model_info(m, &info), VERSION_MISMATCH, "model_info: struct_size is 1");
     REFUSED(cairn_model_info(m, NULL), INVALID_ARGUMENT, "model_info: info is NULL");
     REFUSED(cairn_eval(m, NULL, &mean), INVALID_ARGUMENT, "eval: args is NULL");
+    REFUSED(cairn_chat_ids(m, NULL, 1, true, true, ids, 4, &count), INVALID_ARGUMENT, "messages NULL");
+    REFUSED(cairn_chat_ids(m, &nothing, 1, true, true, ids, 4, &count), INVALID_ARGUMENT, "lacks its role or content");
+    REFUSED(cairn_chat_ids(m, NULL, 0, true, true, NULL, 4, &count), INVALID_ARGUMENT, "chat_ids: ids or count");
     REFUSED(cairn_generate_batch(m, NULL), INVALID_ARGUMENT, "generate_batch: args is NULL");
     REFUSED(cairn_step(m, 0, NULL), INVALID_ARGUMENT, "step: pending is NULL");
     REFUSED(cairn_tokenize(m, NULL, 3, ids, 4, &count), INVALID_ARGUMENT, "tokenize: text");
@@ -129,8 +139,15 @@ static void test_options(void) {
     memset(long_stop, 'x', sizeof long_stop - 1);
     stops[0] = "fine";
     REFUSED(say(&o), INVALID_ARGUMENT, "stop[1] has 199 bytes");
+    stops[0] = "\xff", o.stop_count = 1;
+    REFUSED(say(&o), INVALID_UTF8, "stop[0] is not valid UTF-8");
     o.stop_count = 17;
     REFUSED(say(&o), INVALID_ARGUMENT, "stop_count = 17");
+    o.stop_count = -2;
+    REFUSED(say(&o), INVALID_ARGUMENT, "stop_count = -2");
+    o.stop_count = 0, o.special = 2;
+    REFUSED(say(&o), INVALID_ARGUMENT, "special = 2");
+    o.special = 0;
     o.stop_count = 0, o.grammar = "root ::= [a-c]", o.grammar_from = 1;
     REFUSED(say(&o), INVALID_ARGUMENT, "the grammar does not allow the text of ids 1 to 3");
     o.grammar = NULL, o.json_schema = "{\"const\": \"\\u12g4\"}", o.grammar_from = 0;
@@ -281,6 +298,21 @@ static void test_step_loading(void) {
     fclose(c.file);
 }
 
+/* A request that was cancelled, and a call that failed since: poll returns the request's end. */
+static void test_end(void) {
+    const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 3};
+    cairn_piece piece = {.struct_size = sizeof piece};
+    cairn_snapshot_info info = {.struct_size = sizeof info};
+    int32_t pending = 1;
+    tap_ok(!cairn_session_reset(s) && !cairn_generate_submit(s, "ab", &o), "a request: %s", cairn_last_error(rt));
+    cairn_cancel(s);
+    while (pending && !cairn_step(m, 1000, &pending)) {}
+    REFUSED(cairn_session_save(s, NULL), INVALID_ARGUMENT, "session_save: path is NULL");
+    REFUSED(cairn_generate_poll(s, &piece), CANCELLED, "generate_poll: the request's end");
+    REFUSED(cairn_snapshot_describe(rt, "abc", 3, &info), BAD_FILE, "this is no snapshot");
+    REFUSED(cairn_snapshot_describe(rt, "abc", 3, NULL), INVALID_ARGUMENT, "snapshot_describe: info is NULL");
+}
+
 /* ---- cancelled while it loads ------------------------------------------------------------------ */
 
 /* The progress of a load, which says no at its call of that number. */
@@ -288,7 +320,7 @@ typedef struct watched_load { int calls, no_at, last, count; bool backwards; } w
 
 static bool watch_load(void *user, const char *what, int index, int count) {
     watched_load *w = (watched_load *)user;
-    w->backwards = w->backwards || !what || !*what || index < 0 || index > count;
+    w->backwards = w->backwards || !what || !*what || index < 0 || index > count || count < 1;
     w->last = index, w->count = count;
     return w->calls++ != w->no_at;
 }
@@ -330,7 +362,7 @@ static void test_cancelled_loading(int way) {
         w.no_at = n, w.calls = 0;
         if ((status = load_watched(at, way, &model)) != CAIRN_CANCELLED) break;
         fine = fine && !model && live_blocks == before && w.calls == n + 1 &&
-               strstr(cairn_last_error(at), "cancelled at ");
+               strstr(cairn_last_error(at), n ? "cancelled at " : "cancelled at the beginning of ");
     }
     tap_ok(fine && !status && w.no_at >= (way == 2 ? 2 : 3) && !w.backwards && w.last == w.count,
            "way %d: each of %d answers ends a load, which leaves nothing; without one: %s", way, w.no_at,
@@ -378,6 +410,7 @@ int main(void) {
         test_beside();
         test_pool();
         test_step_loading();
+        test_end();
         for (int way = 0; way < 3; way++) test_cancelled_loading(way);
         for (int i = 0; i < 4; i++) test_closed_loading(i & 1, i & 2);
     }

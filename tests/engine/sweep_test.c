@@ -26,8 +26,9 @@
 #include "low.h"
 #include "small_model.h"
 #include "fake/fake_compiler.h"
+#include "fake/said.h"
 
-enum { PROMPT = 40, SAID = 16, MORE = 6, SEQUENCES = 7 };
+enum { PROMPT = SAID_PROMPT, SAID = 16, MORE = 6, SEQUENCES = 7 };
 typedef enum world {
     CPU, FAKE, EMULATED, WORKER, WINDOWS, LANDMARKS, GATED, WINDOWS_GPU, LANDMARKS_GPU, GATED_GPU, WORLDS
 } world;
@@ -190,22 +191,7 @@ static cairn_status step_load(play *p) {
 static cairn_status step_wait(play *p) { return cairn_model_wait(p->model); }
 static cairn_status step_session(play *p) { return cairn_session_open(p->model, &p->first); }
 
-static cairn_status append_to(cairn_session *s) {
-    int32_t ids[PROMPT];
-    for (int i = 0; i < PROMPT; i++) ids[i] = 2 + i % 7;
-    return cairn_append_ids(s, ids, PROMPT);
-}
 static cairn_status step_append(play *p) { return append_to(p->first); }
-
-/* Up to `count` tokens in all: what was said before a call failed stands. */
-static cairn_status say_to(cairn_session *s, int count) {
-    cairn_generate_options options;
-    int have;
-    cairn_session_ids(s, &have);
-    memset(&options, 0, sizeof options);
-    options.struct_size = sizeof options, options.max_tokens = count - have;
-    return have >= count ? CAIRN_OK : cairn_generate_with(s, NULL, &options, NULL, NULL);
-}
 
 static cairn_status step_say(play *p) { return say_to(p->first, PROMPT + SAID); }
 static cairn_status step_fork(play *p) { return cairn_session_fork(p->first, &p->fork); }

@@ -6,7 +6,9 @@
 #ifndef FAULT_WALK_H
 #define FAULT_WALK_H
 
-enum { WALK_PROMPT = 40, WALK_SAID = 12, WALK_MORE = 6, WALK_SESSIONS = 3 };
+#include "said.h"
+
+enum { WALK_PROMPT = SAID_PROMPT, WALK_SAID = 12, WALK_MORE = 6, WALK_SESSIONS = 3 };
 
 typedef struct walk {
     cairn_runtime *rt;
@@ -18,29 +20,16 @@ typedef struct walk {
     int counts[WALK_SESSIONS];
 } walk;
 
-static cairn_status walk_say(cairn_session *s, int count) {
-    cairn_generate_options options;
-    int have;
-    cairn_session_ids(s, &have);
-    memset(&options, 0, sizeof options);
-    options.struct_size = sizeof options, options.max_tokens = count - have;
-    return have >= count ? CAIRN_OK : cairn_generate_with(s, NULL, &options, NULL, NULL);
-}
-static cairn_status walk_append_to(cairn_session *s) {
-    int32_t ids[WALK_PROMPT];
-    for (int i = 0; i < WALK_PROMPT; i++) ids[i] = 2 + i % 7;
-    return cairn_append_ids(s, ids, WALK_PROMPT);
-}
 static cairn_status walk_open(walk *w) { return cairn_session_open(w->m, &w->sessions[0]); }
-static cairn_status walk_append(walk *w) { return walk_append_to(w->sessions[0]); }
-static cairn_status walk_generate(walk *w) { return walk_say(w->sessions[0], WALK_PROMPT + WALK_SAID); }
+static cairn_status walk_append(walk *w) { return append_to(w->sessions[0]); }
+static cairn_status walk_generate(walk *w) { return say_to(w->sessions[0], WALK_PROMPT + WALK_SAID); }
 static cairn_status walk_fork(walk *w) { return cairn_session_fork(w->sessions[0], &w->sessions[1]); }
-static cairn_status walk_generate_fork(walk *w) { return walk_say(w->sessions[1], WALK_PROMPT + WALK_SAID + WALK_MORE); }
+static cairn_status walk_generate_fork(walk *w) { return say_to(w->sessions[1], WALK_PROMPT + WALK_SAID + WALK_MORE); }
 static cairn_status walk_select(walk *w) {
     int32_t pages[64], count;
     return cairn_session_selection(w->sessions[0], 0, 0, pages, 64, &count);
 }
-static cairn_status walk_generate_on(walk *w) { return walk_say(w->sessions[0], WALK_PROMPT + WALK_SAID + 2 * WALK_MORE); }
+static cairn_status walk_generate_on(walk *w) { return say_to(w->sessions[0], WALK_PROMPT + WALK_SAID + 2 * WALK_MORE); }
 static cairn_status walk_reload(walk *w) {
     cairn_config next = w->rt->config;
     next.topk = next.topk == 2 ? 3 : 2;
@@ -51,8 +40,8 @@ static cairn_status walk_load(walk *w) {
 }
 static cairn_status walk_other(walk *w) { return cairn_session_open(w->m, &w->sessions[2]); }
 static cairn_status walk_adapt(walk *w) { return cairn_session_adapt(w->sessions[2], w->adapter); }
-static cairn_status walk_append_other(walk *w) { return walk_append_to(w->sessions[2]); }
-static cairn_status walk_generate_other(walk *w) { return walk_say(w->sessions[2], WALK_PROMPT + WALK_SAID); }
+static cairn_status walk_append_other(walk *w) { return append_to(w->sessions[2]); }
+static cairn_status walk_generate_other(walk *w) { return say_to(w->sessions[2], WALK_PROMPT + WALK_SAID); }
 
 static const struct { const char *name; cairn_status (*make)(walk *w); } walk_steps[] = {
     {"open", walk_open}, {"append", walk_append}, {"generate", walk_generate}, {"fork", walk_fork},

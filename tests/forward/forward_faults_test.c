@@ -71,7 +71,7 @@ static void test_clusters(void) {
 
 /* ---- what cannot be had ---------------------------------------------------------------------------- */
 
-enum { ROWS = 8, LONG = 600, MADE = 60 };
+enum { ROWS = 8, LONG_PROMPT = 600, MADE = 60 };
 
 static int slower[2]; /* warnings: of steps of many rows, of prompts beside each other */
 static void hear(void *user, cairn_log_level level, const char *text) {
@@ -82,12 +82,12 @@ static void hear(void *user, cairn_log_level level, const char *text) {
 
 /* Long prompts beside each other, then steps of as many rows; what was said of them to out. */
 static cairn_status batch(cairn_model *m, int32_t *out) {
-    static int32_t ids[ROWS * LONG], lengths[ROWS], limits[ROWS], made[ROWS], totals[ROWS];
+    static int32_t ids[ROWS * LONG_PROMPT], lengths[ROWS], limits[ROWS], made[ROWS], totals[ROWS];
     cairn_batch_args a;
     memset(&a, 0, sizeof a);
-    for (int i = 0; i < ROWS * LONG; i++) ids[i] = 2 + i % 9;
-    for (int i = 0; i < ROWS; i++) lengths[i] = LONG - i, limits[i] = MADE;
-    a.struct_size = sizeof a, a.rows = ROWS, a.stride = LONG, a.capacity = LONG + MADE;
+    for (int i = 0; i < ROWS * LONG_PROMPT; i++) ids[i] = 2 + i % 9;
+    for (int i = 0; i < ROWS; i++) lengths[i] = LONG_PROMPT - i, limits[i] = MADE;
+    a.struct_size = sizeof a, a.rows = ROWS, a.stride = LONG_PROMPT, a.capacity = LONG_PROMPT + MADE;
     a.ids = ids, a.lengths = lengths, a.limits = limits, a.output = out, a.generated = made, a.total = totals;
     return cairn_generate_batch(m, &a);
 }
@@ -129,7 +129,7 @@ static void run_batches(bool without, int32_t *out) {
 }
 
 static void test_batches(void) {
-    static int32_t with[ROWS * (LONG + MADE)], without[ROWS * (LONG + MADE)];
+    static int32_t with[ROWS * (LONG_PROMPT + MADE)], without[ROWS * (LONG_PROMPT + MADE)];
     run_batches(false, with);
     run_batches(true, without);
     tap_ok(!memcmp(with, without, sizeof with), "the same is said without them");

@@ -329,32 +329,47 @@ static void test_noise(void) {
     tap_ok(compiled > 100, "%d of 4000 random grammars compile", compiled);
 }
 
-static void test_memory(void) {
-    const sample_grammar *x = &grammars[4];
-    long before;
-    grammar_clear(&host, &shelf);
-    before = live_blocks;
-    tap_ok(!before, "all is given back: %ld blocks", before);
-    for (int allowed = 0, done = 0; allowed < 400 && !done; allowed++) {
+/* Memory ends at each allocation of a grammar, of the way through `text` and of the mask after it. How often;
+ * -1: wrongly. */
+static int fail_memory(const sample_grammar *x, const char *text, int n) {
+    int32_t ids[64];
+    for (int i = 0; i < n; i++) ids[i] = (uint8_t)text[i];
+    for (int allowed = 0; allowed < 400; allowed++) {
         grammar *g = NULL;
         grammar_place place = {0, 0, 0};
         const uint32_t *bits;
-        int32_t id = 0xE2;
-        bool any;
+        bool any, right = true;
         cairn_status status;
         allocations_left = allowed;
         status = take(x->text, &g);
-        if (!status) status = grammar_go(&host, g, &shelf.words, &id, 1, &place);
+        if (!status) status = grammar_go(&host, g, &shelf.words, ids, n, &place);
         if (!status) status = grammar_allow(&host, g, &shelf.words, &place, 1, &bits, &any);
         allocations_left = -1;
-        done = !status;
-        if (done) tap_ok(is_right(x, bits, (const uint8_t *)"\xE2", 1), "after %d failures", allowed);
-        else if (status != CAIRN_OUT_OF_MEMORY) tap_ok(false, "%s", host.error);
+        if (!status && x->judge) right = is_right(x, bits, (const uint8_t *)text, n);
         if (g) grammar_give(&host, &shelf, g);
-        if (allowed % 2) grammar_clear(&host, &shelf);
+        if (allowed % 2 || !status) grammar_clear(&host, &shelf);
+        if (!status) return right && !live_blocks ? allowed : -1;
+        if (status != CAIRN_OUT_OF_MEMORY) return tap_note("%s", host.error), -1;
     }
+    return -1;
+}
+
+static void test_memory(void) {
+    static const char deep[] = "((((((((((((((((((((((((";
+    int times = 0, bad = 0;
     grammar_clear(&host, &shelf);
-    tap_ok(!live_blocks, "and all is given back: %ld blocks", live_blocks);
+    tap_ok(!live_blocks, "all is given back: %ld blocks", live_blocks);
+    tap_ok(fail_memory(&grammars[4], "\xE2", 1) > 0, "memory that fails after a part of a character");
+    for (int before = 0; before < 12; before++) { /* by it the stacks grow at one call or another */
+        char text[200] = "root ::= ";
+        const sample_grammar nested = {text, NULL};
+        int failed;
+        for (int i = 0; i < before; i++) strcat(text, "\"x\"? ");
+        strcat(text, "open\nopen ::= \"(\" rest\nrest ::= open rest | \")\"");
+        failed = fail_memory(&nested, deep, (int)sizeof deep - 1);
+        times += failed, bad += failed <= 0;
+    }
+    tap_ok(!bad, "and at %d allocations of nested rules: %d wrong, %ld blocks are left", times, bad, live_blocks);
 }
 
 int main(void) {

@@ -375,6 +375,7 @@ static void test_chat(void) {
     base b;
     gguf g;
     uint32_t id = 0;
+    bool found = true;
     base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
     snprintf(text, sizeof text, "{\"eos_token\": {\"content\": \"<|end|>\"}, \"bos_token\": \"<tool>\", "
              "\"add_bos_token\": true, \"chat_template\": [{\"name\": \"x\", \"template\": \"no\"}, "
@@ -391,6 +392,10 @@ static void test_chat(void) {
     tap_ok(!hf_open(&b, folder, HF_SCAN, &g) &&
            !gguf_string(&b, &g, "tokenizer.chat_template", NULL, &said, &bytes) &&
            bytes == strlen(chatml) && !memcmp(said, chatml, bytes), "a template of its own file");
+    gguf_close(&b, &g);
+    write_text(folder, "tokenizer_config.json", "{\"eos_token\": \"<no such token>\"}");
+    tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !gguf_u32(&b, &g, "tokenizer.ggml.eos_token_id", &found, &id) && !found,
+           "an end token that the vocabulary lacks is none");
     gguf_close(&b, &g);
     tap_ok(live_blocks == 0, "nothing is left allocated");
 }

@@ -60,6 +60,16 @@ ln -s ../../circle "$work/circle/in/again"
 printf 'test("a", function() check.ok(true) end)\n' > "$work/circle/in/one_test.lua"
 check_text "links that lead in circles are walked once" \
     "$($cairn test "$work/circle" | tail -1)" "1 passed, 0 failed, 0 skipped"
+red=$work/$(printf '\033[31m')
+cp README.md "$red.gguf"
+for way in "info '$red.gguf'" "test '$red'" "generate --prompt x --model '$red.gguf'" "eval --file '$red' --model x"; do
+    check "a name commands no terminal: ${way%% *}" sh -c \
+        "$cairn $way > $work/red 2>&1; ! grep -q $(printf '\033') $work/red && grep -q 'x1b.31m' $work/red"
+done
+for text in --prompt-file '--prompt x --grammar' '--prompt x --json-schema'; do
+    check_fails "a device that does not end is no text: $text" "over 1 GiB" \
+        timeout 60 $cairn generate --model README.md $text /dev/zero
+done
 check_fails "a folder without tests fails" "no *_test.lua there" $cairn test kernels_src
 
 cat > "$work/locale.lua" <<'LUA'

@@ -25,10 +25,18 @@ __attribute__((unused)) static int setenv(const char *name, const char *value, i
 }
 __attribute__((unused)) static int unsetenv(const char *name) { return _putenv_s(name, ""); }
 
+/* Of names in folders that others write to as well: wine numbers the processes of each of its prefixes alike,
+ * so that two runs at once would take each other's files. */
+__attribute__((unused)) static int posix_process_id(void) {
+    const char *run = getenv("CAIRN_TEST_PROCESS");
+    return run ? atoi(run) : (int)GetCurrentProcessId();
+}
+#define os_process_id() posix_process_id()
+
 /* Ends in XXXXXX, as the function of that name wants it. */
 __attribute__((unused)) static char *mkdtemp(char *path) {
     size_t end = strlen(path) - 6;
-    for (unsigned i = GetCurrentProcessId(); i < UINT32_MAX; i++) {
+    for (unsigned i = (unsigned)posix_process_id(); i < UINT32_MAX; i++) {
         snprintf(path + end, 7, "%06u", i % 1000000);
         if (!mkdir(path, 0700)) return path;
         if (GetLastError() != ERROR_ALREADY_EXISTS) break;

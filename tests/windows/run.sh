@@ -13,6 +13,8 @@ folder=$PWD/build/windows
 cross=x86_64-w64-mingw32
 mkdir -p "$folder"
 export WINEPREFIX="$folder/prefix" WINEDEBUG=-all LC_ALL=C.UTF-8
+export CAIRN_TEST_PROCESS=$$ # a process has one and the same number in every prefix: see posix.h
+case ${CAIRN_MODEL:-/} in /*) ;; *) export CAIRN_MODEL="$PWD/$CAIRN_MODEL" ;; esac # tests run elsewhere
 unset DISPLAY
 
 # Windows has no such drivers, compilers or calls, or the test is of Linux alone.
@@ -104,8 +106,6 @@ build_rooms() {
 
 # ---- C tests -------------------------------------------------------------------------------------
 
-head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
-
 # run_c NAME: compiled and run, or skipped where Lua is missing.
 run_c() {
     source=$(ls tests/*/"$1_test.c" 2> /dev/null) || { tap_fail "$1: no such test"; return 0; }
@@ -124,10 +124,19 @@ run_c() {
     rm -f "$folder/$1.exe"
 }
 
+# The repository as tests see it, with a build folder of its own: what they write there is not what the same
+# tests write that the suite runs meanwhile.
+make_tree() {
+    rm -rf "$folder/tree"
+    mkdir -p "$folder/tree/build"
+    for path in "$PWD"/*; do [ "${path##*/}" = build ] || ln -s "$path" "$folder/tree/"; done
+    [ ! -d build/model ] || ln -s "$PWD/build/model" "$folder/tree/build/"
+}
+
 # What failed comes first in the log of a check.
 run_exe() {
     status=0
-    timeout 600 wine "$folder/$1.exe" > "$folder/$1.log" 2>&1 < /dev/null || status=$?
+    (cd "$folder/tree" && timeout 600 wine "$folder/$1.exe") > "$folder/$1.log" 2>&1 < /dev/null || status=$?
     grep '^not ok' "$folder/$1.log"
     tail -n 3 "$folder/$1.log"
     echo "status $status"
@@ -250,6 +259,7 @@ main() {
         all) names=$(all_names) ;;
         *) names=$* ;;
     esac
+    make_tree
     for name in $names; do run_c "$name"; done
     case ${1:-all} in all) test_program ;; esac
     [ "${1:-}" != all ] || { test_embedding; test_lua; }
