@@ -96,22 +96,6 @@ struct chosen_pages {
     }
 };
 
-/* The list of pages, ascending; `before`: how many come before those of this thread's words. The thread of the
- * last page leaves their number in *count. */
-CAIRN_INLINE void write_list(const page_row &r, const page_bits *chosen, int before, int32_t *list,
-                             int32_t *count) {
-    const int words = r.position / PAGE / WARP + 1, each = ceil_div(words, THREADS);
-    const int first = thread_id() * each, end = min_of(first + each, words);
-    for (int word = first; word < end; word++) {
-        const page_bits bits = chosen[word];
-        for (uint32_t left = bits.listed; left; left &= left - 1) {
-            const int bit = find_first_set(left) - 1, page = word * WARP + bit;
-            list[before++] = bits.whole >> bit & 1 ? page : page | SINKS_ALONE;
-        }
-    }
-    if (first < words && end == words) *count = before;
-}
-
 /* Bounds of a page from its keys [PAGE, HEAD_DIM] in the cache. */
 CAIRN_INLINE page_bounds cached_bounds(step_cache keys, bool mean) {
     return bounds_of(mean, [&](int slot, int i) {
@@ -128,15 +112,13 @@ CAIRN_INLINE void store_bounds(const page_bounds &b, uint16_t *to) {
     }
 }
 
-/* Pages that a row of this sequence is the first to read add to pages_read. */
-CAIRN_INLINE void count_pages(const step_params &p, const page_row &r, const page_bits *chosen) {
-    const int64_t head = ((int64_t)p.layer * p.sequences + r.sequence) * KV_HEADS + r.kv_head;
+/* Bits of pages that a row of this sequence is the first to read add to pages_read. */
+CAIRN_INLINE void count_pages(const step_params &p, const page_row &r, int word, uint32_t bits) {
+    int64_t head = ((int64_t)p.layer * p.sequences + r.sequence) * KV_HEADS + r.kv_head;
     uint32_t *seen = p.seen + head * p.seen_words;
-    for (int word = thread_id(); word <= r.position / PAGE / WARP; word += THREADS) {
-        const uint32_t bits = chosen[word].listed, before = bits ? atomic_or(seen + word, bits) : 0;
-        const int fresh = popcount(bits & ~before);
-        if (fresh) atomic_add(p.pages_read + r.sequence, fresh);
-    }
+    uint32_t before = atomic_or(seen + word, bits);
+    int fresh = popcount(bits & ~before);
+    if (fresh) atomic_add(p.pages_read + r.sequence, fresh);
 }
 
 #endif

@@ -39,6 +39,24 @@ CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     store_bounds(cached_bounds(keys, p.mean != 0), to);
 }
 
+/* The list of pages, ascending; `before`: how many come before those of this thread's words. */
+CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page_bits *chosen,
+                             int before) {
+    const int words = r.position / PAGE / WARP + 1, each = ceil_div(words, THREADS);
+    const int at = r.row * KV_HEADS + r.kv_head, first = thread_id() * each;
+    const int end = min_of(first + each, words);
+    int32_t *list = p.lists + (int64_t)at * p.list_stride;
+    for (int word = first; word < end; word++) {
+        const page_bits bits = chosen[word];
+        if (bits.listed) count_pages(p, r, word, bits.listed);
+        for (uint32_t left = bits.listed; left; left &= left - 1) {
+            const int bit = find_first_set(left) - 1, page = word * WARP + bit;
+            list[before++] = bits.whole >> bit & 1 ? page : page | SINKS_ALONE;
+        }
+    }
+    if (first < words && end == words) p.list_counts[at] = before;
+}
+
 CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     const selection s(shared_base(), MOST_PAGES);
     const step_cache cache = cache_of(p, p.layer);
@@ -71,6 +89,5 @@ CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     block_sync();
     const int before = choose_pages(s, n, p.topk, r.position / PAGE,
                                     layout_sink_pages(p.sinks, PAGE));
-    count_pages(p, r, s.bits);
-    write_list(r, s.bits, before, p.lists + (int64_t)at * p.list_stride, p.list_counts + at);
+    write_list(p, r, s.bits, before);
 }

@@ -136,16 +136,15 @@ CAIRN_INLINE page_bits bits_of_word(int word, uint32_t kept, int n, int own, int
     return b;
 }
 
-/* The list of pages, ascending, and their bits; returns how many. bits(word). All threads, and then a block_sync. */
+/* The list of pages, ascending; returns how many. bits(word). All threads, and then a block_sync. */
 template <class Bits>
-CAIRN_INLINE int list_pages(const selection &s, int words, int32_t *list, Bits bits) {
+CAIRN_INLINE int list_pages(int words, int32_t *list, Bits bits) {
     int before = 0;
 #pragma unroll 1
     for (int first = 0; first < words; first += WARP) { /* each warp goes through all, and writes its own */
         const int own = first + lane_id();
         const page_bits b = own < words ? bits(own) : page_bits{0, 0};
         const int count = popcount(b.listed), end = before + warp_scan(count);
-        if (warp_id() == 0 && own < words) s.bits[own] = b;
 #pragma unroll 1
         for (int i = warp_id(); i < min_of(WARP, words - first); i += WARPS) {
             const uint32_t listed = shuffle(b.listed, i), whole = shuffle(b.whole, i);
@@ -159,7 +158,7 @@ CAIRN_INLINE int list_pages(const selection &s, int words, int32_t *list, Bits b
 }
 
 /* The pages of the row, of whose n candidates all keys are known to all blocks: the list in place of the keys.
- * Returns their number. All threads, and then a block_sync. */
+ * Leaves their bits, too; returns their number. All threads, and then a block_sync. */
 CAIRN_INLINE int choose_list(const step_params &p, const page_row &r, const selection &s, int n, int32_t *list,
                              unsigned char *memory) {
     const int own = r.position / PAGE, words = own / WARP + 1, sinks = layout_sink_pages(p.sinks, PAGE);
@@ -167,17 +166,19 @@ CAIRN_INLINE int choose_list(const step_params &p, const page_row &r, const sele
     if (n > COUNTED) {
         choose_pages(s, n, p.topk, own, sinks);
         block_sync();
-        return list_pages(s, words, list, [&](int word) { return s.bits[word]; });
+        return list_pages(words, list, [&](int word) { return s.bits[word]; });
     }
     if (n) {
         const exchange all = exchange_of(memory, 1);
         choose_counted(s, n, p.topk, eights, all);
         all.await();
     }
-    return list_pages(s, words, list, [&](int word) {
+    return list_pages(words, list, [&](int word) {
         uint32_t kept = 0;
         for (int i = 0; i < 4 && word * 4 + i < ceil_div(n, 8); i++) kept |= eights[word * 4 + i] << i * 8;
-        return bits_of_word(word, kept, n, own, sinks);
+        const page_bits b = bits_of_word(word, kept, n, own, sinks);
+        if (warp_id() == 0) s.bits[word] = b; /* alike in all warps */
+        return b;
     });
 }
 
@@ -334,7 +335,8 @@ CAIRN_INLINE void merge_cluster(unsigned char *memory, const list_runs &all_runs
 CAIRN_INLINE void tell_pages(const step_params &p, const page_row &r, const page_bits *bits, const int32_t *list,
                              int count) {
     const int at = r.row * KV_HEADS + r.kv_head;
-    count_pages(p, r, bits);
+    for (int word = thread_id(); word <= r.position / PAGE / WARP; word += THREADS)
+        if (bits[word].listed) count_pages(p, r, word, bits[word].listed);
     for (int i = thread_id(); i < count; i += THREADS) p.lists[(int64_t)at * p.list_stride + i] = list[i];
     if (thread_id() == 0) p.list_counts[at] = count;
 }
