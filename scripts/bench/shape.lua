@@ -271,6 +271,7 @@ local function measure(b, path, name, o)
   session:append(some_ids(context))
   for _ in session:generate("", { max_tokens = b.cuda and 16 or 2 }) do end
   local prompt = session:stats()
+  model:wait() -- for the kernels that these steps asked for
   for _ in session:generate("", { max_tokens = b.cuda and 128 or 8 }) do end
   local stats = session:stats()
   b.emit { op = label, shape = ("prompt of %d by %d"):format(context, chunk),
