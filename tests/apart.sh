@@ -60,8 +60,8 @@ apart_compile() {
 apart_build() {
     at=$apart/$1
     mkdir -p "$at"
-    $(apart_flags "$1") -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c |
-        ${lua:-lua5.4} gen/apart.lua "$at" > "$at/rooms" || return 1
+    $(apart_flags "$1") -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c > "$at/unit" &&
+        ${lua:-lua5.4} gen/apart.lua "$at" < "$at/unit" > "$at/rooms" || return 1
     { [ "$1" = windows ] || echo kernels; cat "$at/rooms"; } | xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
         -n 1 sh -c '. tests/apart.sh; apart_compile "$@"' apart "$1"
 }
@@ -77,8 +77,8 @@ apart_own() {
     at=$apart/$1/$2 kind=$1; shift 2
     rm -rf "$at"
     mkdir -p "$at"
-    $(apart_flags "$kind") "$@" -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c |
-        ${lua:-lua5.4} gen/apart.lua "$at" "$apart/$kind" > "$at/rooms" || return 1
+    $(apart_flags "$kind") "$@" -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c > "$at/unit" &&
+        ${lua:-lua5.4} gen/apart.lua "$at" "$apart/$kind" < "$at/unit" > "$at/rooms" || return 1
     [ -s "$at/rooms" ] || { echo "apart.sh: $* change nothing" >&2; return 1; }
     objects=
     for source in "$at"/*.c; do

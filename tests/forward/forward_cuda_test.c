@@ -465,7 +465,13 @@ static void test_bands(rig *gpu, int at) {
 static void test_joint(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
     const bool can = s->dev->arch >= 90 && s->dev->arch < 120;
-    bool fine = !s->joint_asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
+    const int room = s->dev->max_shared_bytes;
+    bool fine;
+    s->dev->max_shared_bytes = (int)cuda_joint_bytes(s) - 1;
+    fine = !cuda_has_joint(s, false) && !s->joint_asked;
+    s->dev->max_shared_bytes = room;
+    tap_ok(fine, "cuda, selection in one launch: a GPU whose blocks lack a byte for it has two");
+    fine = !s->joint_asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
     const int64_t read = gpu->pages_read[0];
     for (int i = 0; i < 1200 && can && !cuda_has_joint(s, false) && s->joint_state == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);

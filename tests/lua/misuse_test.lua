@@ -65,6 +65,7 @@ test("options of ops of a kind that does not fit", function()
   local x, lists = rt:tensor { { 3, 1, 2 } }, {}
   check.equal(rt:topk(x, { k = 2, route = "auto" }):totable(), { { 0, 2 } })
   check.error(function() rt:topk(x, { k = 2, route = 3 }) end, "topk: route: a string is expected, not a number")
+  check.error(function() rt:rmsnorm(x, x, { epsilon = "small" }) end, "rmsnorm: epsilon: a number is expected, not a string")
   check.error(function() rt:topk(x, { k = 2, route = "fast" }) end, 'route "fast" is unknown')
   for i = 1, 400 do lists[i] = x end
   check.error(function() rt:kv_collate { caches = lists } end, "caches has 400 tensors; 192 are allowed")

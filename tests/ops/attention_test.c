@@ -503,6 +503,33 @@ static void test_chunks(int capacity, cairn_type type) {
     drop(&kv_indices), drop(&cu), drop(&parts), drop(&lses), drop_world(&w);
 }
 
+/* A row of a sequence that is not there, or whose sums do not fit its list, is zeros and reported. */
+static void test_list_faults(void) {
+    const int lengths[] = {20, 9};
+    world w = make_world(CAIRN_F16, CAIRN_F32, 16, 64, 1, 4, 2, 2, lengths);
+    both kv_indices = MAKE(CAIRN_I32, 8), cu = MAKE(CAIRN_I32, 3);
+    cairn_attend_args a;
+    bool fine;
+    for (int i = 0; i < 8; i++) ints(&kv_indices)[i] = (int32_t)slot_of(&w, 0, i);
+    for (int fault = 0; fault < 2; fault++) {
+        ints(&w.of)[0] = 0, ints(&w.of)[1] = fault ? 1 : 2;
+        ints(&cu)[0] = 0, ints(&cu)[1] = 4, ints(&cu)[2] = fault ? 9 : 8;
+        send_world(&w), upload(&kv_indices), upload(&cu);
+        a = attend_of(&w);
+        a.pages.page_table = a.pages.positions = NULL;
+        a.kv_indices = kv_indices.t, a.cu_lens = cu.t;
+        fine = cairn_attend(rt, &a) == (on_gpu ? CAIRN_OK : CAIRN_BAD_DATA);
+        if (on_gpu) fine = fine && cairn_sync(rt) == CAIRN_BAD_DATA;
+        fine = fine && strstr(cairn_last_error(rt), "row 1: ") &&
+               strstr(cairn_last_error(rt), fault ? "out of range (9)" : "out of range (2)");
+        download(&w.out);
+        for (int i = 0; i < w.heads * w.dim && fine; i++)
+            fine = floats(&w.out)[w.heads * w.dim + i] == 0.0f && isfinite(floats(&w.out)[i]);
+        tap_ok(fine, "attend on %s: a list's %s is reported", where, fault ? "sum" : "sequence");
+    }
+    drop(&kv_indices), drop(&cu), drop_world(&w);
+}
+
 /* merge_states alone: parts of lse -inf hold NaN, lses far apart. */
 static void test_merge(int parts, int rows, int heads, int dim) {
     both in = MAKE(CAIRN_F32, parts, rows, heads, dim), lses = MAKE(CAIRN_F32, parts, rows, heads);
@@ -847,6 +874,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_mask(-1, 11, 0, CAIRN_F16);
     test_mask(3, 16, 4200, CAIRN_F16);
     test_chunks(70, CAIRN_F16);
+    test_list_faults();
     test_merge(5, 3, 4, 80);
     test_pages(CAIRN_F16, 16, 64, 1, 2, true, 1);
     test_own_weights(16, 64, 3);

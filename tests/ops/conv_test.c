@@ -776,26 +776,53 @@ static void test_graph(void) {
     cairn_graph_free(rt, graph), drop_meta(&m), drop_batch(&b);
 }
 
+/* More chunks than a small GPU runs blocks at once: a block takes several. */
+static void test_crowd(void) {
+    const int count = rt->device.sm_count;
+    batch b;
+    bool fine;
+    if (!rt->device.cuda) return;
+    make_batch(&b, 2, 4, 40, 1000, true, false);
+    while (b.tokens / b.block + b.sequences <= 16) drop_batch(&b), make_batch(&b, 2, 4, 40, 1000, true, false);
+    rt->device.sm_count = 1;
+    fine = done(run_prompts(&b, false));
+    rt->device.sm_count = count;
+    tap_ok(fine && check_batch(&b), "short_conv on %s: more chunks than blocks", where);
+    drop_batch(&b);
+}
+
 /* ---- faults -----------------------------------------------------------------------------------*/
 
-/* A list that names only a later chunk of a sequence whose slot does not exist. */
-static void test_list_faults(batch *b, int victim) {
+/* What a list says that names one chunk. */
+static cairn_status run_chunk(batch *b, int sequence, int offset) {
     both list[2];
     cairn_short_conv_args a;
     cairn_status status;
     for (int i = 0; i < 2; i++) list[i] = make(CAIRN_I32, 1, 2, 0, 0);
-    ints(&list[0])[0] = victim, ints(&list[1])[0] = 1;
+    ints(&list[0])[0] = sequence, ints(&list[1])[0] = offset;
     ints(&list[0])[1] = ints(&list[1])[1] = -1;
-    ints(&b->at)[victim] = b->slots;
-    upload(&list[0]), upload(&list[1]), upload(&b->at);
+    upload(&list[0]), upload(&list[1]);
     memset(&a, 0, sizeof a);
     a.struct_size = sizeof a, a.conv = b->conv, a.block_tokens = 2;
     a.chunk_sequences = list[0].t, a.chunk_offsets = list[1].t;
     status = cairn_short_conv(rt, &a);
     if (!status) status = cairn_sync(rt);
-    tap_ok(status == CAIRN_BAD_DATA,
-           "short_conv on %s: a fault that only a later chunk sees is reported", where);
     drop(&list[0]), drop(&list[1]);
+    return status;
+}
+
+/* A list that names only a later chunk of a sequence whose slot does not exist, or a chunk behind a sequence's end. */
+static void test_list_faults(batch *b, int victim) {
+    const int tokens = ints(&b->cu)[victim + 1] - ints(&b->cu)[victim];
+    ints(&b->at)[victim] = b->slots;
+    upload(&b->at);
+    tap_ok(run_chunk(b, victim, 1) == CAIRN_BAD_DATA,
+           "short_conv on %s: a fault that only a later chunk sees is reported", where);
+    ints(&b->at)[victim] = 0;
+    upload(&b->at);
+    tap_ok(run_chunk(b, victim, (tokens + 1) / 2) == (tokens ? CAIRN_BAD_DATA : CAIRN_OK) &&
+               (!tokens || strstr(cairn_last_error(rt), "length out of range")),
+           "short_conv on %s: a chunk behind the end of its sequence is reported", where);
 }
 
 static void test_faults(void) {
@@ -858,7 +885,7 @@ static void test_all(void) {
     if (!small) test_prompts(3, 3, 2048, true, true, 4), test_prompts(2, 4, 2056, false, false, 7);
     for (int i = 0; i < 4; i++) test_metadata(i ? between(1, small ? 60 : 600) : 0, i & 1);
     test_metadata(small ? 600 : 3000, true);
-    test_metadata_faults();
+    test_metadata_faults(), test_crowd();
     test_staging(), test_blocked_stream(), test_quiet(), test_graph(), test_faults();
 }
 

@@ -178,10 +178,9 @@ static void test_faults(void) {
     fine = fine && faulty(&w, "row 3");
     draw_inputs(&w, 60), w.lens_in.want[4] = INT32_MAX;
     fine = fine && faulty(&w, "row 4");
-    if (w.has_requests) {
-        draw_inputs(&w, 60), w.requests.want[1] = between(0, 1) ? -1 : w.pool;
-        fine = fine && faulty(&w, "id out of range");
-    }
+    w.has_requests = true, w.args.requests = w.requests.t;
+    draw_inputs(&w, 60), w.requests.want[1] = between(0, 1) ? -1 : w.pool;
+    fine = fine && faulty(&w, "id out of range");
     draw_inputs(&w, 60);
     tap_ok(fine && run_once(&w), "prefix_chunks on %s: what is out of range on the device is cut and reported", where);
     drop_world(&w);

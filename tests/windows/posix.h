@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The C library's own headers for these take the names of tests' functions. */
 #define mkdir(path, mode) (CreateDirectoryA(path, NULL) ? 0 : -1)
@@ -24,6 +25,15 @@ __attribute__((unused)) static int setenv(const char *name, const char *value, i
     return !replace && getenv(name) ? 0 : _putenv_s(name, value);
 }
 __attribute__((unused)) static int unsetenv(const char *name) { return _putenv_s(name, ""); }
+
+/* Of this process, in CLOCKS_PER_SEC: the C library's is the time that passes, with whatever else runs. */
+__attribute__((unused)) static clock_t posix_clock(void) {
+    FILETIME made, ended;
+    ULARGE_INTEGER kernel, user; /* as two halves they are what a FILETIME is */
+    if (!GetProcessTimes(GetCurrentProcess(), &made, &ended, (FILETIME *)&kernel, (FILETIME *)&user)) return -1;
+    return (clock_t)((kernel.QuadPart + user.QuadPart) / (10000000 / CLOCKS_PER_SEC));
+}
+#define clock() posix_clock()
 
 /* Of names in folders that others write to as well: wine numbers the processes of each of its prefixes alike,
  * so that two runs at once would take each other's files. */

@@ -4,8 +4,9 @@
 #   sh tests/windows/run.sh all       every C test that needs no GPU, and the Lua tests
 #   sh tests/windows/run.sh NAME...   these C tests
 #
-# Needs wine and gcc-mingw-w64-x86-64. Lua for Windows is built once, in build/windows/lua, from Debian's
-# source package; CAIRN_WINDOWS_LUA=FOLDER names the sources of another Lua 5.4 (lua.h, lapi.c, ...).
+# Needs wine and gcc-mingw-w64-x86-64, and that ./build.sh ran once. Lua for Windows is built once, in
+# build/windows/lua, from Debian's source package; CAIRN_WINDOWS_LUA=FOLDER names the sources of another
+# Lua 5.4 (lua.h, lapi.c, ...).
 . tests/tap.sh
 . tests/apart.sh
 
@@ -249,6 +250,7 @@ test_lua() {
 main() {
     command -v $cross-gcc > /dev/null || { tap_skip "gcc-mingw-w64-x86-64 is not installed"; return 0; }
     command -v wine > /dev/null || { tap_skip "wine is not installed"; return 0; }
+    [ -f runtime/generated/kernels.h ] || { tap_fail "no runtime/generated/kernels.h: run ./build.sh first"; return 0; }
     check "wine starts" wine wineboot -i
     LUA=''
     find_windows_lua || LUA=''
