@@ -25,7 +25,8 @@
 #include "step/merge.cuh"
 
 constexpr int OWN_RUNS_AT = CHAIN_AT + layout_step_chain_bytes(SHARE, HEAD_DIM);
-constexpr int SELECTION_AT = OWN_RUNS_AT + layout_own_sums_bytes(KV_HEADS, GROUP, HEAD_DIM);
+constexpr int EIGHTS_AT = OWN_RUNS_AT + layout_own_sums_bytes(KV_HEADS, GROUP, HEAD_DIM);
+constexpr int SELECTION_AT = EIGHTS_AT + LAYOUT_SELECT_COUNTED / 2;
 static_assert(SHARES == 1 && GROUP <= LAYOUT_STEP_CHAIN_HEADS, "select_attend: heads of a KV head");
 static_assert(CHAIN_AT % 16 == 0 && SELECTION_AT % 16 == 0, "select_attend: alignment");
 
@@ -85,7 +86,7 @@ CAIRN_INLINE void share_keys(const selection &s, int n, const exchange &keys) {
 /* Up to so many candidates each block counts for an eighth of them how many come before: fewer steps than a
  * search for the last that is kept. */
 #ifndef CAIRN_COUNTED
-#define CAIRN_COUNTED 1024
+#define CAIRN_COUNTED LAYOUT_SELECT_COUNTED
 #endif
 constexpr int COUNTED = CAIRN_COUNTED;
 
@@ -162,7 +163,7 @@ CAIRN_INLINE int list_pages(int words, int32_t *list, Bits bits) {
 CAIRN_INLINE int choose_list(const step_params &p, const page_row &r, const selection &s, int n, int32_t *list,
                              unsigned char *memory) {
     const int own = r.position / PAGE, words = own / WARP + 1, sinks = layout_sink_pages(p.sinks, PAGE);
-    uint32_t *eights = s.parts; /* of the queries, which are done with */
+    uint32_t *eights = (uint32_t *)(memory + EIGHTS_AT); /* a block without candidates may still split the queries */
     if (n > COUNTED) {
         choose_pages(s, n, p.topk, own, sinks);
         block_sync();
@@ -185,10 +186,10 @@ CAIRN_INLINE int choose_list(const step_params &p, const page_row &r, const sele
 /* The keys of all candidates in all blocks, and the row's queries in shared memory. */
 CAIRN_INLINE void score_all(const step_params &p, const page_row &r, step_cache cache, uint8_t *layer,
                             unsigned char *memory, const selection &s, int n) {
-    const int own = r.position / PAGE;
+    const int own = r.position / PAGE, last = (ceil_div(n, SCORED) - 1) % cluster_size(); /* whose the last tile is */
     begin_exchanges(memory);
     for (int i = thread_id() * WARP; i <= own; i += THREADS * WARP) load_early((const uint32_t *)r.table + i);
-    if (thread_id() < round_up(n, 4) - n) s.keys[n + thread_id()] = 0;
+    if (cluster_rank() == last && thread_id() < round_up(n, 4) - n) s.keys[n + thread_id()] = 0;
     const auto queries = [&] {
         start_input();
         gather_queries(p, r.row, 1, r.kv_head, layer, memory);
