@@ -153,16 +153,6 @@ CAIRN_INLINE float score_of(const attend_params &p, float s) {
     return (SOFTCAP ? capped(s, p.softcap) : s) * LOG2_E;
 }
 
-/* What becomes of scores: f(row g or g + 8, piece, key of it, score). */
-template <class Change> CAIRN_INLINE void change_scores(float (*s)[4], Change change) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-    for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            s[n][c] = change(g + c / 2 * 8, n / 2, n % 2 * 8 + 2 * t + c % 2, s[n][c]);
-}
-
 /* ---- pages with weights ----
  * Each selected page has a softmax of its own, and the pages, with the window's softmax if it is
  * there, another over their weights: so a token counts e^(s - lse of its page + weight). */
@@ -197,28 +187,24 @@ CAIRN_INLINE void place_weights(const attend_params &p, int count, const int32_t
 /* What is added to the scores of a warp's keys: the weight of their page less its lse, of which every
  * warp leaves its part in `meet` [pieces of a chunk, 16] (m, l), twice, by turns. entry: that of the
  * chunk's first key; those from `weighed` on have no weights. All threads. */
+template <int TILES>
 CAIRN_INLINE void meet_pages(const key_piece *piece, int chunk, int entry, int weighed, int rows,
-                             const float *bias, float *meet, float (*s)[4]) {
+                             const float *bias, float *meet, scores<TILES> &s) {
     const int g = lane_id() / 4, t = lane_id() % 4, first = warp_id() * WARP_PIECES;
     float *here = meet + chunk % 2 * (CHUNK / 16) * 32;
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float top = NOTHING, total = 0.0f, v[4];
+        for (int k = 0; k < TILES * 2; k++) {
+            const int q = k / 2, c = k % 2;
+            if (q > 0 && rows <= q * 8) break;
+            float v[2];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const bool seen = k / 2 * 8 + 2 * t + k % 2 <= piece[i].last;
-                v[k] = seen ? s[2 * i + k / 2][2 * half + k % 2] : NO_SCORE;
-                top = fmaxf(top, v[k]);
-            }
-            top = quad_max(top);
-            const float base = fmaxf(top, 0.5f * NOTHING);
-#pragma unroll
-            for (int k = 0; k < 4; k++) total += exp2_fast(v[k] - base);
-            total = quad_sum(total);
-            float *mine = here + ((first + i) * 16 + g + half * 8) * 2;
-            if (t == 0) mine[0] = top, mine[1] = total;
+            for (int h = 0; h < 2; h++) v[h] = h * 8 + g <= piece[i].last ? s.v[q][i][2 * h + c] : NO_SCORE;
+            const float top = column_max(fmaxf(v[0], v[1])), base = fmaxf(top, 0.5f * NOTHING);
+            const float total = column_sum(exp2_fast(v[0] - base) + exp2_fast(v[1] - base));
+            float *mine = here + ((first + i) * 16 + q * 8 + 2 * t + c) * 2;
+            if (g == 0) mine[0] = fmaxf(top, NOTHING), mine[1] = total;
         }
     block_sync();
 #pragma unroll
@@ -226,19 +212,20 @@ CAIRN_INLINE void meet_pages(const key_piece *piece, int chunk, int entry, int w
         const int page = (first + i) / (PAGE / 16);
         if (entry + page >= weighed) continue;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int m = g + half * 8;
+        for (int k = 0; k < TILES * 2; k++) {
+            const int q = k / 2, c = k % 2, m = q * 8 + 2 * t + c;
+            if (q > 0 && rows <= q * 8) break;
             float top = NOTHING, total = 0.0f;
             const float *part = here + (page * (PAGE / 16) * 16 + m) * 2;
-            for (int k = 0; k < PAGE / 16; k++) top = fmaxf(top, part[k * 32]);
-            for (int k = 0; k < PAGE / 16; k++)
-                total = fma_f32(part[k * 32 + 1], exp2_fast(part[k * 32] - top), total);
+            for (int n = 0; n < PAGE / 16; n++) top = fmaxf(top, part[n * 32]);
+            for (int n = 0; n < PAGE / 16; n++)
+                total = fma_f32(part[n * 32 + 1], exp2_fast(part[n * 32] - top), total);
             const float weight = m < rows ? bias[(entry + page) * 16 + m] : NO_SCORE;
             const bool counts = total > 0.0f && top > 0.5f * NOTHING && weight > NO_SCORE;
             const float more = weight == ALONE ? 0.0f : weight - (top + log2_fast(total));
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float &v = s[2 * i + k / 2][2 * half + k % 2];
+            for (int h = 0; h < 2; h++) {
+                float &v = s.v[q][i][2 * h + c];
                 v = counts ? v + more : NO_SCORE;
             }
         }
@@ -252,7 +239,7 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
                               const int32_t *list, const int32_t *selected, const float *weights,
                               int weight_step, int rows, int kv_head, unsigned char *memory,
                               float *bias) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
+    constexpr int TILES = 2;
     const auto none = [](int, int, bool) { return false; };
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
     typedef typename store_of<kept_cache<Source>>::type Store;
@@ -260,12 +247,12 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
     for (int e = warp_id(); e < count; e += CORE_WARPS) {
         const page_entry entry = source.entry(from + e);
         const bool alone = (list[e] & SINKS_ALONE) != 0;
-        running r;
+        running<TILES> r;
         r.clear();
         for (int slot = 0; slot < PAGE && !alone; slot += WARP_KEYS) {
             key_piece piece[WARP_PIECES];
-            float s[WARP_KEYS / 8][4];
-            uint32_t unused[WARP_KEYS / 4] = {};
+            scores<TILES> s;
+            uint32_t unused[WARP_PIECES * 2];
             int seen[WARP_PIECES];
 #pragma unroll
             for (int i = 0; i < WARP_PIECES; i++) {
@@ -279,29 +266,25 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
             copy_async_commit();
             copy_async_wait<0>();
             warp_sync();
-            score_keys<WARP_KEYS, Store>(
-                [&](int u, uint32_t *a) {
-                    const unsigned char *q = memory + QUERIES_AT;
-                    u32x4 low = *(const u32x4 *)(q + key_at(g, u * 4 + t)), high = {};
-                    if (rows > 8) high = *(const u32x4 *)(q + key_at(g + 8, u * 4 + t));
-                    query_operands(low, high, a);
-                },
-                mine, s);
-            scales.of_keys(0, s);
-            change_scores(s, [&](int, int, int, float v) { return score_of(p, v); });
-            fold_scores<WARP_KEYS>(r, s, 0, seen, 1.0f, unused);
-            fold_scores<WARP_KEYS>(r, s, 1, seen, 1.0f, unused);
+            score_keys<Store>(memory + QUERIES_AT, mine, rows, s);
+            scales.of_keys(0, s, rows);
+            s.each(rows, [&](int, int, int, float &v) { v = score_of(p, v); });
+#pragma unroll
+            for (int q = 0; q < TILES; q++)
+                if (q == 0 || rows > q * 8)
+                    fold_scores(r, s, q, [&](int i, int) { return seen[i]; }, 1.0f, unused, no_scales(nullptr));
             warp_sync();
         }
         const int place = alone ? -1 : place_of_page(selected, p.topk, list[e]);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int m = g + half * 8;
-            if (t != 0 || m >= rows) continue;
+        for (int k = 0; k < TILES * 2; k++) {
+            const int q = k / 2, c = k % 2, m = q * 8 + lane_id() % 4 * 2 + c;
+            const float total = column_sum(r.total[q][c]);
+            if (lane_id() / 4 != 0 || m >= rows) continue;
             float weight = alone ? 0.0f : weights[m * weight_step + place];
             if (!alone) {
-                const float lse = r.top[half] + log2_fast(r.total[half]);
-                weight = r.total[half] > 0.0f && weight > NO_SCORE ? weight * LOG2_E - lse : NO_SCORE;
+                const float lse = r.top[q][c] + log2_fast(total);
+                weight = total > 0.0f && weight > NO_SCORE ? weight * LOG2_E - lse : NO_SCORE;
             }
             bias[e * 16 + m] = weight;
         }

@@ -152,7 +152,7 @@ CAIRN_INLINE void load_queries(const attend_params &p, int64_t head, int count,
     const float *from = (const float *)p.q + head * HEAD_DIM;
     const bool aligned = (uint64_t)from % 16 == 0;
     for (int i = thread_id(); i < count * PIECES; i += THREADS) {
-        u32x4 *to = (u32x4 *)(memory + QUERIES_AT + key_at(i / PIECES, i % PIECES));
+        u32x4 *to = (u32x4 *)(memory + QUERIES_AT + piece_at(i / PIECES, i % PIECES));
         if (!has_piece(i % PIECES)) {
             *to = u32x4{};
             continue;
@@ -213,7 +213,7 @@ CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache,
 #pragma unroll 1
         while (begin < end) {
             const int stop = min_of(begin + place_of(memory)->run, end);
-            attend_chunks<true>(
+            attend_chunks<true, query_tiles(ROWS)>(
                 cache, value_step, memory, begin, stop, end, at.count, factor, piece, keys, last, adjust,
                 [&] { return (float *)(memory + CHAIN_AT) + warp_id() * ROWS * DIM; },
                 [&] { return (f32x2 *)(memory + TOTALS_AT); });
@@ -267,7 +267,7 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
         listed_pieces<row_pages> plain = pieces;
         const uint16_t *cache = p.at.cache;
         fold_runs(p, at, cache, plain, begin, end, memory,
-                  [](int, const key_piece *, float (*)[4]) {});
+                  [](int, const key_piece *, auto &) {});
     } else {
         real_pieces<row_pages> keys = {pieces};
         const kept_cache<row_pages> cache = {p.at.cache, p.scales, pieces.source, 0};
@@ -292,10 +292,10 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
             }
         }
         fold_runs(p, at, cache, keys, begin, end, memory,
-                 [&](int chunk, const key_piece *piece, float (*s)[4]) {
+                 [&](int chunk, const key_piece *piece, auto &s) {
                      const int first = chunk * CHUNK + warp_id() * WARP_KEYS;
                      if constexpr (ADJUSTED)
-                         change_scores(s, [&](int m, int i, int key, float v) {
+                         s.each(at.count, [&](int m, int i, int key, float &v) {
                              v = score_of(p, v);
                              const int entry = (first + i * 16) / PAGE - from;
                              if (TWO_LEVEL && !MEETING && entry < weighed && m < at.count)
@@ -304,7 +304,6 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
                              if (MASKED && position < sees &&
                                  !masked.sees(p, list.row.sequence, position))
                                  v = NO_SCORE;
-                             return v;
                          });
                      if constexpr (MEETING)
                          meet_pages(piece, chunk, chunk * CHUNK / PAGE - from, weighed, at.count, bias,
@@ -327,10 +326,10 @@ CAIRN_INLINE void attend_tokens(const attend_params &p, const tile &at, unsigned
     if (CHAINED && thread_id() == 0) *place_of(memory) = chain_place{ceil_div(chunks, span), runs, run};
     const kept_cache<token_pieces> cache = {p.at.cache, p.scales, keys, 0};
     fold_runs(p, at, cache, keys, begin, end, memory,
-              [&](int chunk, const key_piece *, float (*s)[4]) {
+              [&](int chunk, const key_piece *, auto &s) {
                   const uint32_t seen = keys.seen_of(chunk);
-                  change_scores(s, [&](int, int i, int key, float v) {
-                      return seen >> (i * 16 + key) & 1 ? score_of(p, v) : NO_SCORE;
+                  s.each(at.count, [&](int, int i, int key, float &v) {
+                      v = seen >> (i * 16 + key) & 1 ? score_of(p, v) : NO_SCORE;
                   });
               });
     merge_tile(p, at, runs, memory);

@@ -1,6 +1,8 @@
 /* The core of attention over paged keys: up to 16 query rows of one KV head (the query heads that
- * share it, for one or several tokens) against one run of chunks; S = Q K^T and O = P V by mma
- * m16n8k16, f16 x f16 -> f32. Steps, page selection and the ops drive it (attention/layout.h).
+ * share it, for one or several tokens) against one run of chunks; S^T = K Q^T and O^T = V^T P^T by mma
+ * m16n8k16, f16 x f16 -> f32: keys and dimensions are the rows of a product, eight queries its columns,
+ * so that few queries leave little of it empty. Steps, page selection and the ops drive it
+ * (attention/layout.h); tiles of many queries: attention/rows.cuh.
  *
  * Each of CORE_WARPS warps has WARP_KEYS keys of every chunk in shared memory of its own, fetches
  * them itself and folds chunk after chunk into a running softmax: K of the next chunk is under way
@@ -37,13 +39,11 @@ constexpr int BLOCKS_EACH = DIM <= 64 || (DIM <= 128 && CAIRN_ARCH == 900) ? 2 :
 static_assert(HEAD_DIM % 16 == 0 && DIM <= 512, "attention: the size of a head");
 static_assert(ATTEND_BYTES == layout_attend_bytes(DIM), "attention: its shared memory");
 
-/* ---- shared memory ----
- * Keys: eight lanes that read four pieces of two neighbours touch all banks. Values: so do the
- * eight rows of a transposed 8x8 tile. From the start of the warp's memory, or of the queries. */
-CAIRN_INLINE uint32_t key_at(int key, int piece) {
-    return (uint32_t)(key * PIECES + (DIM % 64 ? piece : piece ^ (key & 1) * 4)) * 16;
-}
-CAIRN_INLINE uint32_t value_at(int key, int piece) {
+/* ---- shared memory ---- */
+
+/* Where piece `piece` of 16 bytes of a key, value or query lies, from the start of the warp's memory or of the
+ * queries: the eight rows of an 8x8 tile touch all banks, transposed or not. */
+CAIRN_INLINE uint32_t piece_at(int key, int piece) {
     return (uint32_t)(key * PIECES + (piece ^ (DIM % 64 ? key >> 1 & 3 : key & 7))) * 16;
 }
 
@@ -53,15 +53,56 @@ CAIRN_INLINE bool has_piece(int piece) { return DIM == HEAD_DIM || piece < HEAD_
 /* Where the partial output of a warp lies, over its own keys and values: row m, dimension d. */
 CAIRN_INLINE int part_at(int m, int d) { return m * DIM + (d ^ (m & 3) << 3); }
 
+/* ---- operands ----
+ * With g = lane / 4 and t = lane % 4, a lane has keys g and g + 8 of the sixteen of a piece, and queries 2t and
+ * 2t + 1 of a tile of eight. */
+
+/* Tiles of eight for so many queries. */
+CAIRN_INLINE constexpr int query_tiles(int queries) { return (queries + 7) / 8; }
+
+/* Scores of a warp's keys: of query 2t + c % 2 of tile q with key g + c / 2 * 8 of piece i. */
+template <int TILES> struct scores {
+    float v[TILES][WARP_PIECES][4];
+
+    /* f(query, piece, key of it, score): of all that may be among `count` queries. */
+    template <class F> CAIRN_MEMBER void each(int count, F f) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+        for (int q = 0; q < TILES; q++) {
+            if (q > 0 && count <= q * 8) break;
+#pragma unroll
+            for (int i = 0; i < WARP_PIECES; i++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) f(q * 8 + 2 * t + c % 2, i, c / 2 * 8 + g, v[q][i][c]);
+        }
+    }
+};
+
+/* Where queries are rows: pieces u * 4 + t of queries g and g + 8 as two A operands. */
+CAIRN_INLINE void query_operands(u32x4 low, u32x4 high, uint32_t *a) {
+    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
+    a[4] = low.z, a[5] = high.z, a[6] = low.w, a[7] = high.w;
+}
+
+/* The largest, the sum of the eight lanes that have the same queries. */
+CAIRN_INLINE float column_max(float v) {
+#pragma unroll
+    for (int m = 4; m < WARP; m *= 2) v = fmaxf(v, shuffle_xor(v, m));
+    return v;
+}
+CAIRN_INLINE float column_sum(float v) {
+#pragma unroll
+    for (int m = 4; m < WARP; m *= 2) v += shuffle_xor(v, m);
+    return v;
+}
+
 /* Scales that a cache without scales has: of keys, and what a key's weight e^(s - m) is taken times
  * before it meets its values, as are the sums before. */
 struct no_scales {
-    static constexpr bool LAZY = false; /* sums are left alone where they stay as they are */
-
     CAIRN_MEMBER explicit no_scales(unsigned char *) {}
-    CAIRN_MEMBER void of_keys(int, float (*)[4]) const {}
+    template <int TILES> CAIRN_MEMBER void of_keys(int, scores<TILES> &, int) const {}
     CAIRN_MEMBER void of_values(int) const {}
-    CAIRN_MEMBER float weight(int, float e) const { return e; }
+    CAIRN_MEMBER float weight(int, float e) const { return e; } /* i: of key g + i % 2 * 8 of piece i / 2 */
     CAIRN_MEMBER float fade(float old) const { return old; }
     CAIRN_MEMBER float whole(float v) const { return v; }
 };
@@ -70,19 +111,29 @@ struct no_scales {
  * become operands. Another kind of cache has a struct like this one. */
 struct half_store {
     static constexpr int STAGES = 1, PARTS = PIECES;
-    static constexpr bool TURNED = false; /* even and odd dimensions of 16 lie apart in the sums */
+    static constexpr bool TURNED = false; /* rows g and g + 8 of O^T are dimensions 2g and 2g + 1 of sixteen */
     typedef no_scales Scales;
 
-    CAIRN_METHOD uint32_t place_key(int key, int part) { return key_at(key, part); }
-    CAIRN_METHOD uint32_t place_value(int key, int part) { return value_at(key, part); }
-    /* Eight values of a key. */
-    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
-        return *(const u32x4 *)(keys + key_at(key, piece));
+    CAIRN_METHOD uint32_t place(int key, int part) { return piece_at(key, part); }
+    /* Dimensions 32u.. of keys 16i.. as two A operands. */
+    CAIRN_METHOD void keys(const unsigned char *keys, int i, int u, uint32_t *a) {
+        const int lane = lane_id(), key = i * 16 + lane % 16;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            load_matrix_x4(a + 4 * h, shared_addr(keys + place(key, 4 * u + 2 * h + lane / 16)));
     }
-    /* Values 16n.. of keys 16k.. as two B operands. */
-    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
-        const int lane = lane_id(), key = k * 16 + (lane / 8 & 1) * 8 + lane % 8;
-        load_matrix_transposed_x4(b, shared_addr(values + value_at(key, 2 * n + lane / 16)));
+    /* The same dimensions of queries 8q.., as two B operands. */
+    CAIRN_METHOD void queries(const unsigned char *queries, int q, int u, uint32_t *b) {
+        const int lane = lane_id();
+        load_matrix_x4(b, shared_addr(queries + piece_at(q * 8 + lane % 8, 4 * u + lane / 8)));
+    }
+    /* Dimensions 32n.. of the values of keys 16i.. as two A operands. */
+    CAIRN_METHOD void values(const unsigned char *values, int i, int n, uint32_t *a) {
+        const int lane = lane_id(), key = i * 16 + lane / 16 * 8 + lane % 8;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            load_matrix_transposed_x4(
+                a + 4 * h, shared_addr(values + place(key, 4 * n + 2 * h + (lane / 8 & 1))));
     }
 };
 template <class Cache> struct store_of { typedef half_store type; };
@@ -107,8 +158,8 @@ CAIRN_INLINE void fetch_part(const uint16_t *cache, const key_piece &piece, int,
     copy_async16(to, cache + (seen ? piece.at + slot * HEAD_DIM + part * 8 : 0), seen);
 }
 
-/* Starts the copies of this warp's keys (`to` is where piece 0 of key 0 goes; place is key_at or
- * value_at); those that no row sees become zero. skip(i, position, seen): whether to leave a key of
+/* Starts the copies of this warp's keys (`to` is where piece 0 of key 0 goes; place: Store::place);
+ * those that no row sees become zero. skip(i, position, seen): whether to leave a key of
  * piece i alone. */
 template <class Cache, class Place, class Skip>
 CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr to,
@@ -157,7 +208,7 @@ template <class Cache, class Skip>
 CAIRN_INLINE void fetch_keys(Cache cache, const key_piece *piece, unsigned char *mine,
                              Skip skip) {
     typedef typename store_of<Cache>::type Store;
-    const auto place = [](int key, int part) { return Store::place_key(key, part); };
+    const auto place = [](int key, int part) { return Store::place(key, part); };
     if constexpr (STEPS<Cache, Skip>) fetch_steps(cache, piece, shared_addr(mine), place);
     else fetch_pieces(cache, piece, shared_addr(mine), place, skip);
 }
@@ -166,7 +217,7 @@ template <class Cache, class Skip>
 CAIRN_INLINE void fetch_values(Cache cache, int value_step, const key_piece *piece,
                                unsigned char *mine, Skip skip) {
     typedef typename store_of<Cache>::type Store;
-    const auto place = [](int key, int part) { return Store::place_value(key, part); };
+    const auto place = [](int key, int part) { return Store::place(key, part); };
     if constexpr (STEPS<Cache, Skip>)
         fetch_steps(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place);
     else fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place, skip);
@@ -240,6 +291,10 @@ CAIRN_INLINE float quad_max(float v) {
     v = fmaxf(v, shuffle_xor(v, 1));
     return fmaxf(v, shuffle_xor(v, 2));
 }
+CAIRN_INLINE float quad_sum(float v) {
+    v += shuffle_xor(v, 1);
+    return v + shuffle_xor(v, 2);
+}
 
 CAIRN_INLINE float minus_infinity() { return as_f32(0xff800000u); }
 
@@ -266,121 +321,135 @@ CAIRN_INLINE void weigh_scores(float *s, float factor, float *top, float *total,
         total[h] = fma_f32(total[h], old[h], sum);
     }
 }
-CAIRN_INLINE float quad_sum(float v) {
-    v += shuffle_xor(v, 1);
-    return v + shuffle_xor(v, 2);
-}
-
-/* The running softmax of rows g (half 0) and g + 8 (half 1) over the keys of a warp. */
-struct running {
-    float top[2], total[2];
-    float o[DIM / 8][4];
+/* The running softmax of a warp's keys: of queries 2t and 2t + 1 of each tile, the total over the keys of this
+ * lane alone; o: rows g and g + 8 of sixteen dimensions of O^T. */
+template <int TILES> struct running {
+    float top[TILES][2], total[TILES][2];
+    float o[TILES][DIM / 16][4];
 
     CAIRN_MEMBER void clear() {
-        top[0] = top[1] = NOTHING;
-        total[0] = total[1] = 0.0f;
 #pragma unroll
-        for (int n = 0; n < DIM / 8; n++)
+        for (int q = 0; q < TILES; q++) {
+            top[q][0] = top[q][1] = NOTHING;
+            total[q][0] = total[q][1] = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 4; i++) o[n][i] = 0.0f;
+            for (int n = 0; n < DIM / 16; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) o[q][n][c] = 0.0f;
+        }
     }
 };
 
-/* s[n]: products of queries g, g + 8 with keys 8n.. at key_at. queries(u, a): dimensions 32u.. of
- * both as two A operands. */
-template <int KEYS, class Store = half_store, class Queries>
-CAIRN_INLINE void score_keys(Queries queries, const unsigned char *keys, float (*s)[4]) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
+/* Products of `count` queries, which stand at piece_at, with a warp's keys. */
+template <class Store, int TILES>
+CAIRN_INLINE void score_keys(const unsigned char *queries, const unsigned char *keys, int count,
+                             scores<TILES> &s) {
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
+    for (int q = 0; q < TILES; q++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[n][i] = 0.0f;
+        for (int i = 0; i < WARP_PIECES * 4; i++) s.v[q][i / 4][i % 4] = 0.0f;
 #pragma unroll
     for (int u = 0; u < DIM / 32; u++) {
-        uint32_t a[8];
-        queries(u, a);
+        uint32_t b[TILES][4];
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-            u32x4 b = Store::key(keys, n * 8 + g, u * 4 + t);
-            uint32_t first[2] = {b.x, b.y}, second[2] = {b.z, b.w};
-            mma_f16(s[n], a, first);
-            mma_f16(s[n], a + 4, second);
+        for (int q = 0; q < TILES; q++)
+            if (q == 0 || count > q * 8) Store::queries(queries, q, u, b[q]);
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES; i++) {
+            uint32_t a[8];
+            Store::keys(keys, i, u, a);
+#pragma unroll
+            for (int q = 0; q < TILES; q++) {
+                if (q > 0 && count <= q * 8) break;
+                mma_f16(s.v[q][i], a, b[q]);
+                mma_f16(s.v[q][i], a + 4, b[q] + 2);
+            }
         }
     }
 }
 
-/* Pieces u * 4 + t of rows g and g + 8 as the operands. */
-CAIRN_INLINE void query_operands(u32x4 low, u32x4 high, uint32_t *a) {
-    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
-    a[4] = low.z, a[5] = high.z, a[6] = low.w, a[7] = high.w;
-}
-
-/* Folds the scores of rows g (half 0) or g + 8 (half 1) into the running softmax and leaves their
- * weights as an A operand. last[i] is the last key that the row sees of keys 16i.., counted from
- * there. */
-template <int KEYS, class Scales = no_scales>
-CAIRN_INLINE void fold_scores(running &r, float (*s)[4], int half, const int *last, float factor,
-                              uint32_t *weights, const Scales &times = Scales(nullptr)) {
-    const int t = lane_id() % 4;
-    float top = r.top[half], total = 0.0f;
+/* Folds the scores of tile q into the running softmax and leaves their weights as a B operand for each piece.
+ * last(i, query): the last key that it sees of piece i, counted from there. */
+template <int TILES, class Last, class Scales>
+CAIRN_INLINE void fold_scores(running<TILES> &r, scores<TILES> &s, int q, Last last, float factor,
+                              uint32_t *weights, const Scales &times) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    float fade[2];
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
+    for (int c = 0; c < 2; c++) {
+        float top = r.top[q][c], total = 0.0f;
 #pragma unroll
-        for (int c = 2 * half; c < 2 * half + 2; c++) {
-            s[n][c] = n % 2 * 8 + 2 * t + c % 2 <= last[n / 2] ? s[n][c] * factor : NOTHING;
-            top = fmaxf(top, s[n][c]);
+        for (int i = 0; i < WARP_PIECES * 2; i++) {
+            float &v = s.v[q][i / 2][i % 2 * 2 + c];
+            v = i % 2 * 8 + g <= last(i / 2, q * 8 + 2 * t + c) ? v * factor : NOTHING;
+            top = fmaxf(top, v);
         }
-    top = quad_max(top);
-    const float base = fmaxf(top, 0.5f * NOTHING); /* so that an unseen key weighs nothing */
-    const float old = exp2_fast(r.top[half] - base);
+        top = column_max(top);
+        const float base = fmaxf(top, 0.5f * NOTHING); /* so that an unseen key weighs nothing */
+        const float old = exp2_fast(r.top[q][c] - base);
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++) {
-        float e0 = exp2_fast(s[n][2 * half] - base), e1 = exp2_fast(s[n][2 * half + 1] - base);
-        total += e0 + e1;
-        weights[n / 2 * 4 + n % 2 * 2 + half] =
-            pack_f16x2(times.weight(2 * n, e0), times.weight(2 * n + 1, e1));
+        for (int i = 0; i < WARP_PIECES * 2; i++) {
+            float &v = s.v[q][i / 2][i % 2 * 2 + c];
+            const float e = exp2_fast(v - base);
+            total += e;
+            v = times.weight(i, e);
+        }
+        r.top[q][c] = top;
+        r.total[q][c] = fma_f32(r.total[q][c], old, total);
+        fade[c] = times.fade(old);
     }
-    r.top[half] = top;
-    r.total[half] = fma_f32(r.total[half], old, quad_sum(total));
-    if (Scales::LAZY && !warp_ballot(times.fade(old) != 1.0f)) return;
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n++)
-        r.o[n][2 * half] *= times.fade(old), r.o[n][2 * half + 1] *= times.fade(old);
+    for (int i = 0; i < WARP_PIECES * 2; i++) {
+        const float *two = s.v[q][i / 2] + i % 2 * 2;
+        weights[i] = transpose_matrix(pack_f16x2(two[0], two[1]));
+    }
+    if (!warp_ballot(fade[0] != 1.0f || fade[1] != 1.0f)) return;
+#pragma unroll
+    for (int n = 0; n < DIM / 16; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) r.o[q][n][c] *= fade[c % 2];
 }
 
-/* Adds P V; values [KEYS, DIM] at value_at. */
-template <int KEYS, class Store = half_store>
-CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned char *values) {
+/* Adds V^T P^T. */
+template <class Store, int TILES>
+CAIRN_INLINE void add_values(running<TILES> &r, const uint32_t (*weights)[WARP_PIECES * 2],
+                             const unsigned char *values, int count) {
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
+    for (int i = 0; i < WARP_PIECES; i++) {
 #pragma unroll
-        for (int n = 0; n < DIM / 16; n++) {
-            uint32_t b[4];
-            Store::values(values, k, n, b);
-            mma_f16(r.o[2 * n], weights + 4 * k, b);
-            mma_f16(r.o[2 * n + 1], weights + 4 * k, b + 2);
+        for (int n = 0; n < DIM / 32; n++) {
+            uint32_t a[8];
+            Store::values(values, i, n, a);
+#pragma unroll
+            for (int q = 0; q < TILES; q++) {
+                if (q > 0 && count <= q * 8) break;
+                mma_f16(r.o[q][2 * n], a, weights[q] + 2 * i);
+                mma_f16(r.o[q][2 * n + 1], a + 4, weights[q] + 2 * i);
+            }
         }
     }
 }
 
 /* ---- a run ---- */
 
-/* The sums of a warp's rows into `part` and, (m, l) of them, to the other warps. totals: [row, warp] */
-template <class Store, class Scales>
-CAIRN_INLINE void put_sums(const running &r, const Scales &scales, int count, float *part, f32x2 *totals) {
+/* The sums of a warp's keys into `part` and, (m, l) of them, to the other warps. totals: [query, warp] */
+template <class Store, int TILES, class Scales>
+CAIRN_INLINE void put_sums(const running<TILES> &r, const Scales &scales, int count, float *part,
+                           f32x2 *totals) {
     const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int m = g + half * 8, h = 2 * half;
+    for (int i = 0; i < TILES * 2; i++) {
+        const int q = i / 2, c = i % 2, m = q * 8 + 2 * t + c;
+        if (q > 0 && count <= q * 8) break;
+        const float total = column_sum(r.total[q][c]);
         if (m >= count) continue;
 #pragma unroll
-        for (int n = 0; n < DIM / 8; n++) {
-            const int d = Store::TURNED ? n / 2 * 16 + 4 * t + n % 2 * 2 : n * 8 + 2 * t;
-            f32x2 v = {r.o[n][h], r.o[n][h + 1]};
-            if (Store::TURNED) v = f32x2{r.o[n & ~1][h + n % 2], r.o[n | 1][h + n % 2]};
-            *(f32x2 *)(part + part_at(m, d)) = f32x2{scales.whole(v.x), scales.whole(v.y)};
+        for (int n = 0; n < DIM / 16; n++) {
+            const float x = scales.whole(r.o[q][n][c]), y = scales.whole(r.o[q][n][2 + c]);
+            if (Store::TURNED) *(f32x2 *)(part + part_at(m, n * 16 + 2 * g)) = f32x2{x, y};
+            else part[part_at(m, n * 16 + g)] = x, part[part_at(m, n * 16 + 8 + g)] = y;
         }
-        if (t == 0) totals[m * CORE_WARPS + warp_id()] = f32x2{r.top[half], r.total[half]};
+        if (g == 0) totals[m * CORE_WARPS + warp_id()] = f32x2{r.top[q][c], total};
     }
 }
 
@@ -415,41 +484,34 @@ CAIRN_INLINE void begin_chunks(Cache cache, int value_step, unsigned char *memor
  * copies and a block_sync are waited for; and as many more as the store has stages are under way, a
  * group of copies for keys and one for values. keys.find(chunk, piece), after keys.reach(chunk): the
  * warp's pieces of a chunk; piece: those of the chunks that are there. last(piece, m): the last of
- * its keys that row m sees; adjust(chunk, piece, s): what becomes of the scores s of score_keys.
+ * its keys that query m sees; adjust(chunk, piece, s): what becomes of the scores s. TILES: of queries, so many
+ * at most.
  * RUN_AFTER_RUN: chunks from `end` up to `stop` are fetched ahead, and lie there as the first did when the next
  * such call begins: then the warp's sums must not lie over its keys. parts(), totals(): where put_sums is to
  * put them. */
-template <bool RUN_AFTER_RUN, class Cache, class Keys, class Last, class Adjust, class Parts, class Totals>
+template <bool RUN_AFTER_RUN, int TILES, class Cache, class Keys, class Last, class Adjust, class Parts, class Totals>
 CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memory, int first,
                                 int end, int stop, int count, float factor, key_piece *piece, Keys &keys,
                                 Last last, Adjust adjust, Parts parts, Totals totals) {
     typedef typename store_of<Cache>::type Store;
     constexpr int STAGES = Store::STAGES, PENDING = 2 * STAGES - 1;
-    const int g = lane_id() / 4, t = lane_id() % 4;
     const no_skip none;
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
     typename Store::Scales scales(memory);
-    running r;
+    running<TILES> r;
     r.clear();
 #pragma unroll 1
     for (int chunk = first; chunk < end; chunk++) {
-        float s[WARP_KEYS / 8][4];
-        uint32_t weights[WARP_KEYS / 4] = {};
+        scores<TILES> s;
+        uint32_t weights[TILES][WARP_PIECES * 2];
         const int stage = chunk % STAGES;
         unsigned char *at = mine + stage * (KEYS_BYTES / STAGES);
         if (RUN_AFTER_RUN || chunk > first) {
             copy_async_wait<PENDING>(); /* its keys are here, its values may be under way */
             warp_sync();
         }
-        score_keys<WARP_KEYS, Store>(
-            [&](int u, uint32_t *a) {
-                const unsigned char *from = memory + QUERIES_AT;
-                u32x4 low = *(const u32x4 *)(from + key_at(g, u * 4 + t)), high = {};
-                if (count > 8) high = *(const u32x4 *)(from + key_at(g + 8, u * 4 + t));
-                query_operands(low, high, a);
-            },
-            at, s);
-        scales.of_keys(stage, s);
+        score_keys<Store>(memory + QUERIES_AT, at, count, s);
+        scales.of_keys(stage, s, count);
         adjust(chunk, piece, s);
         warp_sync();
         key_piece next[WARP_PIECES];
@@ -464,18 +526,16 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
             warp_sync();
         }
         scales.of_values(stage);
-        for (int half = 0; half < 2 && half * 8 < count; half++) {
-            int seen[WARP_PIECES];
 #pragma unroll
-            for (int i = 0; i < WARP_PIECES; i++) seen[i] = last(piece[i], g + half * 8);
-            if (half) fold_scores<WARP_KEYS>(r, s, 1, seen, factor, weights, scales);
-            else fold_scores<WARP_KEYS>(r, s, 0, seen, factor, weights, scales);
-        }
+        for (int q = 0; q < TILES; q++)
+            if (q == 0 || count > q * 8)
+                fold_scores(r, s, q, [&](int i, int m) { return last(piece[i], m); }, factor, weights[q],
+                            scales);
         if (STAGES == 1 && (RUN_AFTER_RUN || chunk > first)) {
             copy_async_wait<PENDING>();
             warp_sync();
         }
-        add_values<WARP_KEYS, Store>(r, weights, at + KEYS_BYTES);
+        add_values<Store>(r, weights, at + KEYS_BYTES, count);
         warp_sync();
 #pragma unroll
         for (int i = 0; i < WARP_PIECES * (STAGES - 1); i++) piece[i] = piece[i + WARP_PIECES];
@@ -491,21 +551,25 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
     warp_sync();
 }
 
-template <class Cache, class Keys, class Last, class Adjust>
+template <int TILES = 2, class Cache, class Keys, class Last, class Adjust>
 CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
                              int count, float factor, key_piece *piece, Keys &keys, Last last,
                              Adjust adjust) {
-    attend_chunks<false>(
-        cache, value_step, memory, first, end, end, count, factor, piece, keys, last, adjust,
-        [&] { return (float *)(memory + warp_id() * 2 * KEYS_BYTES); },
-        [&] { return (f32x2 *)(memory + TOTALS_AT); });
+    const auto parts = [&] { return (float *)(memory + warp_id() * 2 * KEYS_BYTES); };
+    const auto totals = [&] { return (f32x2 *)(memory + TOTALS_AT); };
+    if (TILES > 1 && count <= 8) /* the usual case has registers to spare */
+        attend_chunks<false, 1>(cache, value_step, memory, first, end, end, count, factor, piece, keys, last,
+                                adjust, parts, totals);
+    else
+        attend_chunks<false, TILES>(cache, value_step, memory, first, end, end, count, factor, piece, keys,
+                                    last, adjust, parts, totals);
 }
 
-template <class Cache, class Keys, class Last>
+template <int TILES = 2, class Cache, class Keys, class Last>
 CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
                              int count, float factor, key_piece *piece, Keys &keys, Last last) {
-    attend_run(cache, value_step, memory, first, end, count, factor, piece, keys, last,
-               [](int, const key_piece *, float (*)[4]) {});
+    attend_run<TILES>(cache, value_step, memory, first, end, count, factor, piece, keys, last,
+                      [](int, const key_piece *, auto &) {});
 }
 
 /* Merges what the warps left, after a block_sync: values(m, d, v), of dimensions d to d + 3, and sums(m, top,

@@ -32,13 +32,15 @@ template <class Other> CAIRN_INLINE int64_t token_at(const Other &, int) { retur
 
 /* bf16 lies as it is and becomes f16 on its way to the tensor cores. */
 struct bf16_store : half_store {
-    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
-        return half_of_bf16(keys + key_at(key, piece));
-    }
-    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
-        half_store::values(values, k, n, b);
+    CAIRN_METHOD void keys(const unsigned char *keys, int i, int u, uint32_t *a) {
+        half_store::keys(keys, i, u, a);
 #pragma unroll
-        for (int i = 0; i < 4; i++) b[i] = half_of_pair(b[i]);
+        for (int r = 0; r < 8; r++) a[r] = half_of_pair(a[r]);
+    }
+    CAIRN_METHOD void values(const unsigned char *values, int i, int n, uint32_t *a) {
+        half_store::values(values, i, n, a);
+#pragma unroll
+        for (int r = 0; r < 8; r++) a[r] = half_of_pair(a[r]);
     }
 };
 
@@ -47,75 +49,76 @@ struct bf16_store : half_store {
 constexpr int SCALES_AT = ATTEND_BYTES, SCALES_STAGE = 2 * WARP_KEYS * 4;
 
 struct byte_scales {
-    static constexpr bool LAZY = true;
     const unsigned char *mine;
-    float unit, faded, shares[WARP_KEYS / 4];
+    float unit, faded, shares[WARP_PIECES * 2];
 
     CAIRN_MEMBER explicit byte_scales(unsigned char *memory)
         : mine(memory + SCALES_AT + warp_id() * 2 * SCALES_STAGE), unit(1e-35f), faded(1.0f) {}
-    CAIRN_MEMBER void of_keys(int stage, float (*s)[4]) const {
-        const float *at = (const float *)(mine + stage * SCALES_STAGE) + lane_id() % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n++) {
-            const f32x2 scale = *(const f32x2 *)(at + n * 8);
-            s[n][0] *= scale.x, s[n][1] *= scale.y, s[n][2] *= scale.x, s[n][3] *= scale.y;
-        }
+    template <int TILES> CAIRN_MEMBER void of_keys(int stage, scores<TILES> &s, int count) const {
+        const float *at = (const float *)(mine + stage * SCALES_STAGE);
+        s.each(count, [&](int, int i, int key, float &v) { v *= at[i * 16 + key]; });
     }
     CAIRN_MEMBER void of_values(int stage) {
-        const float *at = (const float *)(mine + stage * SCALES_STAGE) + WARP_KEYS +
-                          lane_id() % 4 * 2;
+        const float *at = (const float *)(mine + stage * SCALES_STAGE) + WARP_KEYS + lane_id() / 4;
         float most = unit;
 #pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n++) {
-            const f32x2 scale = *(const f32x2 *)(at + n * 8);
-            shares[2 * n] = scale.x, shares[2 * n + 1] = scale.y;
-            most = fmaxf(most, fmaxf(fabsf(scale.x), fabsf(scale.y)));
+        for (int i = 0; i < WARP_PIECES * 2; i++) {
+            shares[i] = at[i * 8];
+            most = fmaxf(most, fabsf(shares[i]));
         }
         /* The power of two above, so that nothing is lost. */
-        const uint32_t above = (as_u32(quad_max(most)) + 0x7fffffu) & 0x7f800000u;
+        const uint32_t above = (as_u32(column_max(most)) + 0x7fffffu) & 0x7f800000u;
         const float share = as_f32(0x7f000000u - min_of(above, 0x7e800000u));
         faded = unit * share, unit = as_f32(min_of(above, 0x7e800000u));
 #pragma unroll
-        for (int i = 0; i < WARP_KEYS / 4; i++) shares[i] *= share;
+        for (int i = 0; i < WARP_PIECES * 2; i++) shares[i] *= share;
     }
     CAIRN_MEMBER float weight(int i, float e) const { return e * shares[i]; }
     CAIRN_MEMBER float fade(float old) const { return old * faded; }
     CAIRN_MEMBER float whole(float v) const { return v * unit; }
 };
 
-/* Bytes lie as they are, two chunks at a time. Four lanes that read eight bytes each of four
- * neighbours touch all banks, and so do eight rows of a transposed tile, of which an element is two
- * dimensions of a key: these are put apart. */
+/* Bytes lie as they are, two chunks at a time: the eight rows of a tile of bytes, of which an element is two
+ * dimensions of a key, touch all banks. Keys bring these as they lie, four dimensions to a lane; of values they
+ * are put apart. */
 struct byte_store {
     static constexpr int STAGES = 2, PARTS = DIM / 16;
     static constexpr bool TURNED = true;
     typedef byte_scales Scales;
 
-    CAIRN_METHOD uint32_t place_key(int key, int part) {
-        const int turn = PARTS % 8 == 0 ? (key & 3) * 2 : PARTS % 4 == 0 ? (key & 2) : 0;
-        return (uint32_t)(key * PARTS + (part ^ turn)) * 16;
-    }
-    CAIRN_METHOD uint32_t place_value(int key, int part) {
+    CAIRN_METHOD uint32_t place(int key, int part) {
         const int turn = PARTS % 8 == 0   ? key & 7
                          : PARTS % 4 == 0 ? key >> 1 & 3
                          : PARTS % 2 == 0 ? key >> 2 & 1
                                           : 0;
         return (uint32_t)(key * PARTS + (part ^ turn)) * 16;
     }
-    CAIRN_METHOD uint32_t low(uint32_t v) { return e4m3x2_to_f16x2((uint16_t)v); }
-    CAIRN_METHOD uint32_t high(uint32_t v) { return e4m3x2_to_f16x2((uint16_t)(v >> 16)); }
-    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
-        const u32x2 v = *(const u32x2 *)(keys + place_key(key, piece / 2) + piece % 2 * 8);
-        return u32x4{low(v.x), high(v.x), low(v.y), high(v.y)};
-    }
-    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
-        uint32_t v[2];
-        load_matrix_transposed_x2(
-            v, shared_addr(values + place_value(k * 16 + lane_id() % 16, n)));
+    CAIRN_METHOD void keys(const unsigned char *keys, int i, int u, uint32_t *a) {
+        const int lane = lane_id();
+        uint32_t v[4];
+        load_matrix_x4(v, shared_addr(keys + place(i * 16 + lane % 16, 2 * u + lane / 16)));
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t apart = byte_permute(v[i], 0, 0x3120);
-            b[i] = low(apart), b[2 + i] = high(apart);
+        for (int r = 0; r < 4; r++) /* part r / 2 of key g + r % 2 * 8 */
+            e4m3x4_to_f16x4(v[r], a + r / 2 * 4 + r % 2, a + r / 2 * 4 + r % 2 + 2);
+    }
+    CAIRN_METHOD void queries(const unsigned char *queries, int q, int u, uint32_t *b) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t at = piece_at(q * 8 + g, 4 * u + 2 * h + t / 2) + t % 2 * 8;
+            const u32x2 v = *(const u32x2 *)(queries + at);
+            b[2 * h] = v.x, b[2 * h + 1] = v.y;
+        }
+    }
+    CAIRN_METHOD void values(const unsigned char *values, int i, int n, uint32_t *a) {
+        const int lane = lane_id();
+        uint32_t v[4];
+        load_matrix_transposed_x4(
+            v, shared_addr(values + place(i * 16 + lane % 16, 2 * n + lane / 16)));
+#pragma unroll
+        for (int r = 0; r < 4; r++) { /* part r / 2 of keys 2t and 2t + 1, or 8 more */
+            const uint32_t apart = byte_permute(v[r], 0, 0x3120);
+            e4m3x4_to_f16x4(apart, a + r / 2 * 4 + r % 2 * 2, a + r / 2 * 4 + r % 2 * 2 + 1);
         }
     }
 };
@@ -182,7 +185,7 @@ template <class Keys, class Skip>
 CAIRN_INLINE void fetch_keys(const kept_cache<Keys> &cache, const key_piece *piece,
                              unsigned char *mine, Skip skip) {
     typedef typename store_of<kept_cache<Keys>>::type Store;
-    const auto place = [](int key, int part) { return Store::place_key(key, part); };
+    const auto place = [](int key, int part) { return Store::place(key, part); };
     if constexpr (BYTES && !TOKEN_LISTS) fetch_bytes(cache, piece, 0, mine, place);
     else fetch_pieces(cache, piece, shared_addr(mine), place, skip);
 }
@@ -190,7 +193,7 @@ template <class Keys, class Skip>
 CAIRN_INLINE void fetch_values(const kept_cache<Keys> &cache, int value_step, const key_piece *piece,
                                unsigned char *mine, Skip skip) {
     typedef typename store_of<kept_cache<Keys>>::type Store;
-    const auto place = [](int key, int part) { return Store::place_value(key, part); };
+    const auto place = [](int key, int part) { return Store::place(key, part); };
     const kept_cache<Keys> values = cache + value_step;
     if constexpr (BYTES && !TOKEN_LISTS) fetch_bytes(values, piece, 1, mine + KEYS_BYTES, place);
     else fetch_pieces(values, piece, shared_addr(mine + KEYS_BYTES), place, skip);

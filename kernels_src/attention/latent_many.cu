@@ -52,7 +52,7 @@ CAIRN_INLINE unsigned char *queries() {
 }
 CAIRN_INLINE unsigned char *tile_of(int n) { return queries() + (1 + n % 2) * TILE_BYTES; }
 /* Piece `piece` of 16 bytes of a row's. */
-CAIRN_INLINE uint32_t piece_at(int row, int piece) {
+CAIRN_INLINE uint32_t tile_at(int row, int piece) {
     return (uint32_t)(piece / 8 * SLAB + row * 128 + (piece % 8 ^ row % 8) * 16);
 }
 
@@ -74,11 +74,11 @@ struct many_carrier {
     }
     /* Where the lane's piece of slab 0 of key 4 j + lane / 8 goes; pieces are 8 lanes apart by xor. */
     CAIRN_METHOD uint32_t place(int j) {
-        return piece_at(warp_id() % 4 * 16 + j * 4 + lane_id() / 8, lane_id() % 8);
+        return tile_at(warp_id() % 4 * 16 + j * 4 + lane_id() / 8, lane_id() % 8);
     }
     /* Sixteen values of bytes lie where the first eight of them will. */
     CAIRN_METHOD uint32_t place_bytes(int j, int i) {
-        return piece_at(warp_id() % 4 * 16 + j * 4 + lane_id() / 8, i * 16 + lane_id() % 8 * 2);
+        return tile_at(warp_id() % 4 * 16 + j * 4 + lane_id() / 8, i * 16 + lane_id() % 8 * 2);
     }
     CAIRN_METHOD float *scales(int n, int j) {
         return (float *)(shared_base() + SCALES_AT_TILE + n % 2 * (KEYS * 16)) +
@@ -279,7 +279,7 @@ CAIRN_INLINE void load_queries(const attend_params &p, const tile &at) {
         const int m = i / (LATENT_KEYS / 8), piece = i % (LATENT_KEYS / 8);
         u32x4 v = {};
         if (m < at.count) v = many_query(p, (at.head + m) * LATENT_KEYS + piece * 8);
-        *(u32x4 *)(queries() + piece_at(m, piece)) = v;
+        *(u32x4 *)(queries() + tile_at(m, piece)) = v;
     }
     fence_async();
     named_sync(USERS_MEET, USERS);

@@ -23,6 +23,7 @@
 #include "abi/attention.h"
 #include "attention/paged.cuh"
 #include "attention/abilities.cuh"
+#include "attention/rows.cuh"
 
 constexpr int TILES = DIM > 128 ? 1 : 2; /* of 16 rows, of a warp */
 constexpr int PACKED_WARPS = 4, PACKED_THREADS = PACKED_WARPS * WARP;
@@ -33,7 +34,18 @@ constexpr int PACKED_QUERIES = 4 * TILE_BYTES, TOKENS_AT = PACKED_QUERIES + ROWS
 static_assert(ROWS == layout_packed_rows(DIM) && TILE_KEYS == layout_packed_keys(DIM) &&
                   TOKENS_AT + ROWS * 12 + 32 == layout_packed_bytes(DIM),
               "packed: its shared memory");
-typedef pick<CACHE_KIND == ATTEND_CACHE_BF16, bf16_store, half_store> Store;
+/* bf16 lies as it is and becomes f16 on its way to the tensor cores. */
+struct bf16_rows {
+    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
+        return half_of_bf16(keys + key_at(key, piece));
+    }
+    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
+        half_rows::values(values, k, n, b);
+#pragma unroll
+        for (int i = 0; i < 4; i++) b[i] = half_of_pair(b[i]);
+    }
+};
+typedef pick<CACHE_KIND == ATTEND_CACHE_BF16, bf16_rows, half_rows> Store;
 
 #include "attention/packed.cuh"
 
@@ -55,7 +67,7 @@ CAIRN_INLINE void fetch_tile(const attend_params &p, const packed_part &part, in
             const int key = n / PIECES, at = n % PIECES;
             const bool seen = key <= piece.last;
             fetch_whole(keys, piece, key, at, seen, to + key_at(i * 16 + key, at));
-            fetch_whole(values, piece, key, at, seen, to + TILE_BYTES + value_at(i * 16 + key, at));
+            fetch_whole(values, piece, key, at, seen, to + TILE_BYTES + piece_at(i * 16 + key, at));
         }
     }
     copy_async_commit();
@@ -128,7 +140,7 @@ CAIRN_INLINE void hide_unseen(const attend_params &p, const packed_part &part, i
 
 /* Folds the scores of a tile of keys; weights become operands. */
 CAIRN_INLINE void packed_fold(const attend_params &p, const packed_part &part, int group, int tile,
-                              uint32_t there, float (*s)[TILE_KEYS / 8][4], running *r,
+                              uint32_t there, float (*s)[TILE_KEYS / 8][4], running_rows *r,
                               uint32_t (*weights)[TILE_KEYS / 4]) {
     constexpr uint32_t ALL = (1u << TILE_PIECES) - 1;
     const int first = tile * TILE_KEYS, g = lane_id() / 4;
@@ -151,12 +163,12 @@ CAIRN_INLINE void packed_fold(const attend_params &p, const packed_part &part, i
                     for (int c = 2 * half; c < 2 * half + 2; c++) s[m][n][c] = score_of(p, s[m][n][c]);
             }
             if (!plain && mine) hide_unseen(p, part, token, first, there, half, s[m]);
-            fold_scores<TILE_KEYS>(r[m], s[m], half, seen, SOFTCAP ? 1.0f : p.scale * LOG2_E,
-                                   weights[m]);
+            fold_rows<TILE_KEYS>(r[m], s[m], half, seen, SOFTCAP ? 1.0f : p.scale * LOG2_E,
+                                 weights[m]);
         }
 }
 
-CAIRN_INLINE void packed_values(const unsigned char *keys, running *r,
+CAIRN_INLINE void packed_values(const unsigned char *keys, running_rows *r,
                                 uint32_t (*weights)[TILE_KEYS / 4]) {
 #pragma unroll
     for (int k = 0; k < TILE_KEYS / 16; k++)
@@ -179,7 +191,7 @@ CAIRN_INLINE uint32_t pieces_there(int held) {
 
 /* Tiles [tile, end) of keys of one part. All threads. */
 CAIRN_INLINE void packed_run(const attend_params &p, const packed_part &part, int group, int tile,
-                             int end, unsigned char *memory, running *r) {
+                             int end, unsigned char *memory, running_rows *r) {
     const int first = warp_id() * WARP_ROWS;
     const bool busy = part.from * group < first + WARP_ROWS && part.to * group > first;
     int held = find_pages(p, part, tile), stage = 0;
@@ -206,7 +218,7 @@ CAIRN_INLINE void packed_run(const attend_params &p, const packed_part &part, in
 }
 
 /* Writes the rows, or this part's sums of them. */
-CAIRN_INLINE void packed_put(const packed_out &to, const running *r, bool whole, float *parts,
+CAIRN_INLINE void packed_put(const packed_out &to, const running_rows *r, bool whole, float *parts,
                              f32x2 *sums) {
     const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -271,7 +283,7 @@ CAIRN_KERNEL(attend_packed, PACKED_THREADS, 1, attend_params) {
     const packed_out to = {p, first, min_of(p.tokens_each, p.rows - first), group};
     packed_start(p, to, memory);
     const int each = p.chain, begin = each ? block_id() * each : 0;
-    running r[TILES];
+    running_rows r[TILES];
     int most = 0; /* tiles of keys of any row */
 #pragma unroll
     for (int m = 0; m < TILES; m++) r[m].clear();

@@ -130,6 +130,9 @@ CAIRN_INLINE uint8_t f32_to_e4m3_soft(float x) {
 
 #if CAIRN_ARCH < 890
 CAIRN_INLINE uint32_t e4m3x2_to_f16x2(uint16_t v) { return e4m3x2_to_f16x2_soft(v); }
+CAIRN_INLINE void e4m3x4_to_f16x4(uint32_t four, uint32_t *low, uint32_t *high) {
+    *low = e4m3x2_to_f16x2((uint16_t)four), *high = e4m3x2_to_f16x2((uint16_t)(four >> 16));
+}
 CAIRN_INLINE uint16_t pack_e4m3x2(float lo, float hi) {
     return (uint16_t)(f32_to_e4m3_soft(lo) | f32_to_e4m3_soft(hi) << 8);
 }

@@ -400,6 +400,13 @@ CAIRN_INLINE uint32_t e4m3x2_to_f16x2(uint16_t pair) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(pair));
     return y;
 }
+/* Four: those of the lower two bytes, and of the upper two. */
+CAIRN_INLINE void e4m3x4_to_f16x4(uint32_t four, uint32_t *low, uint32_t *high) {
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, l;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %1, h;\n\t}"
+        : "=&r"(*low), "=r"(*high)
+        : "r"(four));
+}
 CAIRN_INLINE uint16_t pack_e4m3x2(float lo, float hi) {
     uint16_t y;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(hi), "f"(lo));

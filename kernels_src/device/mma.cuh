@@ -37,6 +37,12 @@ CAIRN_INLINE void load_matrix_transposed_x4(uint32_t *r, shared_addr row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row.at));
 }
 
+/* The 8x8 tile whose row r has elements 2c and 2c + 1 in lane 4r + c, transposed. */
+CAIRN_INLINE uint32_t transpose_matrix(uint32_t v) {
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(v));
+    return v;
+}
+
 /* ---- d += a b ---- */
 
 #define CAIRN_MMA_F32(name, types)                                                          \

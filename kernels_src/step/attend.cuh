@@ -84,38 +84,25 @@ CAIRN_INLINE int runs_each(const step_params &p, int position) {
     return CHAINED ? layout_chained(p.chain, run_of(p, position)) : 1;
 }
 
-/* The scores of keys before a row's window are none. first(m): the first that row m sees, counted as
- * key 0 of the tile is at position 0; position(n): of keys 8n.. there. */
-template <int KEYS, class First, class Position>
-CAIRN_INLINE void hide_scores(float (*s)[4], First first, Position position) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            if (position(n) + 2 * t + c % 2 < first(g + c / 2 * 8)) s[n][c] = as_f32(0xff800000u);
-}
-
 /* Scores of what rows that draft do not see: keys from the tokens that they see to their own rows, and
- * of these those whose bit is not set. As hide_scores; `first` is the group's first row of `rows`. */
-template <int KEYS, class Position>
-CAIRN_INLINE void hide_drafts(const step_params &p, int first, int rows, float (*s)[4],
-                              Position position) {
+ * of these those whose bit is not set. `first` is the group's first row of `rows`, at: the chunk's pieces. */
+template <int TILES>
+CAIRN_INLINE void hide_drafts(const step_params &p, int first, int rows, const key_piece *at, scores<TILES> &s) {
     const int32_t *array = p.input + STEP_HEAD;
     const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = first + min_of((g + half * 8) / SHARE, rows - 1);
+    for (int k = 0; k < TILES * 2; k++) {
+        const int q = k / 2, c = k % 2, row = first + min_of((q * 8 + 2 * t + c) / SHARE, rows - 1);
         const int own = array[STEP_OWN * p.capacity + row], last = array[STEP_POSITION * p.capacity + row];
         const int seen = array[STEP_SEEN * p.capacity + row], from = last + 1 - max_of(own, -own);
         const uint32_t *bits = p.trees + (int64_t)row * p.tree_words;
         if (own == 0) continue;
 #pragma unroll
-        for (int i = 0; i < KEYS / 4; i++) {
-            const int n = i / 2, c = 2 * half + i % 2, key = position(n) + 2 * t + i % 2;
+        for (int i = 0; i < WARP_PIECES * 2; i++) {
+            const int key = at[i / 2].position + i % 2 * 8 + g;
             if (key < seen || key > last) continue;
             if (key < from || (own < 0 && !(bits[(key - from) / 32] >> (key - from) % 32 & 1)))
-                s[n][c] = as_f32(0xff800000u);
+                s.v[q][i / 2][i % 2 * 2 + c] = minus_infinity();
         }
     }
 }
@@ -203,7 +190,7 @@ CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, ste
 }
 
 /* Waits for the queries of rows [first, first + rows), of several only where there is one share, and
- * puts them into shared memory: row m at key_at(m, ...). */
+ * puts them into shared memory: row m at piece_at(m, ...). */
 CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int share,
                                  const uint8_t *layer, unsigned char *memory) {
 #pragma unroll 1
@@ -212,7 +199,7 @@ CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int 
         u32x4 v = {};
         if (has_piece(i % PIECES)) receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 +
                               i % PIECES * 16);
-        *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) = v;
+        *(u32x4 *)(memory + QUERIES_AT + piece_at(m, i % PIECES)) = v;
     }
 }
 
@@ -230,13 +217,13 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
             int m = i / PIECES;
             row = item.first + m / GROUP;
             head = item.share * GROUP + m % GROUP;
-            to = QUERIES_AT + key_at(m, piece);
+            to = QUERIES_AT + piece_at(m, piece);
         } else {
             int j = (i - queries) / PIECES, key = from + j / 2 - start, at = key % WARP_KEYS;
             row = item.fresh_row + from + j / 2 - item.fresh;
             head = HEADS + j % 2 * KV_HEADS + item.share;
             to = key / WARP_KEYS * 2 * KEYS_BYTES +
-                 (j % 2 ? KEYS_BYTES + value_at(at, piece) : key_at(at, piece));
+                 (j % 2 ? KEYS_BYTES : 0) + piece_at(at, piece);
         }
         u32x4 v;
         receive<1>(p, &v,
@@ -280,7 +267,7 @@ CAIRN_INLINE void attend_chain(const step_params &p, step_cache cache, unsigned 
         const auto parts = [&] { return (float *)(memory + CHAIN_AT + (number - first) % PLACES * PLACE); };
         const auto totals = [&] { return (f32x2 *)(parts() + CORE_WARPS * STEP); };
         if (warp_id() < CORE_WARPS)
-            attend_chunks<true>(
+            attend_chunks<true, query_tiles(SHARE)>(
                 cache, VALUE_STEP, memory, number * run, min_of((number + 1) * run, stop), stop, count,
                 score_scale(p), piece, keys, last, hide, [&] { return parts() + warp_id() * STEP; }, totals);
         block_sync();
@@ -321,15 +308,12 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
                              : ((const attend_place *)(memory + WORDS_AT))->position;
         return min_of(at.last, from + m / SHARE - at.position);
     };
-    const auto hide = [&](int, const key_piece *at, float (*s)[4]) {
-        if (has_window(p))
-            hide_scores<WARP_KEYS>(
-                s, [&](int m) { return item.position + m / SHARE - p.own_window + 1; },
-                [&](int n) { return at[n / 2].position + n % 2 * 8; });
-        if constexpr (DRAFTS)
-            hide_drafts<WARP_KEYS>(
-                p, item.first, item.rows, s,
-                [&](int n) { return at[n / 2].position + n % 2 * 8; });
+    const auto hide = [&](int, const key_piece *at, auto &s) {
+        if (has_window(p)) /* keys before a row's window are none of its */
+            s.each(item.rows * share_heads(item.share), [&](int m, int i, int key, float &v) {
+                if (at[i].position + key <= item.position + m / SHARE - p.own_window) v = minus_infinity();
+            });
+        if constexpr (DRAFTS) hide_drafts(p, item.first, item.rows, at, s);
     };
     if constexpr (CHAINED) {
         const attend_place &place = *(const attend_place *)(memory + WORDS_AT);

@@ -53,8 +53,9 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     copy_async_wait<2 * STAGES - 2>();
     block_sync();
     if (warp_id() < CORE_WARPS)
-        attend_run(cache, VALUE_STEP, memory, begin, end, share_heads(share), score_scale(p), piece,
-                   pieces, [](const key_piece &from, int) { return from.last; });
+        attend_run<query_tiles(SHARE)>(
+            cache, VALUE_STEP, memory, begin, end, share_heads(share), score_scale(p), piece, pieces,
+            [](const key_piece &from, int) { return from.last; });
     block_sync();
     send_parts(p, r.row, share, block_id(), layer, memory, share_heads(share));
     const int counter = SHARES == 1 ? at : r.row * ALL_SHARES + share;

@@ -55,6 +55,7 @@
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/prompt.cuh"
 #include "step/attend.cuh"
+#include "attention/rows.cuh"
 #include "step/prompt_many.cuh"
 
 #if PROMPT_MANY
@@ -115,7 +116,7 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
                 half_of_slot(p, layout_slot(table[position / PAGE], 0, kv_head, position % PAGE, KV_HEADS,
                                             PAGE, HEAD_DIM) + piece * 8, v);
             *(u32x4 *)(here + key_at(key, piece)) = v[0];
-            *(u32x4 *)(here + TILE_BYTES + value_at(key, piece)) = v[1];
+            *(u32x4 *)(here + TILE_BYTES + piece_at(key, piece)) = v[1];
             continue;
         }
         const uint16_t *from = cache;
@@ -123,7 +124,7 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
             from += layout_slot(table[position / PAGE], 0, kv_head, position % PAGE, KV_HEADS, PAGE,
                                 HEAD_DIM) + piece * 8;
         copy_async16(to + key_at(key, piece), from, valid);
-        copy_async16(to + TILE_BYTES + value_at(key, piece), valid ? from + VALUE_STEP : from,
+        copy_async16(to + TILE_BYTES + piece_at(key, piece), valid ? from + VALUE_STEP : from,
                      valid);
     }
     copy_async_commit();
@@ -132,10 +133,10 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
 /* Folds a tile into the running softmax of a warp's 16 rows, of which lane's first is at
  * `position`. query: of small heads. */
 CAIRN_INLINE void attend_tile(const step_params &p, const unsigned char *memory,
-                              const uint32_t *query, int tile, int position, running &r) {
+                              const uint32_t *query, int tile, int position, running_rows &r) {
     float s[TILE_KEYS / 8][4];
     uint32_t weights[TILE_KEYS / 4];
-    score_keys<TILE_KEYS>(
+    score_rows<TILE_KEYS>(
         [&](int u, uint32_t *a) {
             if constexpr (WIDE) {
                 const int m = warp_id() * 16 + lane_id() / 4, piece = u * 4 + lane_id() % 4;
@@ -156,19 +157,22 @@ CAIRN_INLINE void attend_tile(const step_params &p, const unsigned char *memory,
                 if ((tile * TILE_KEYS + n * 8 + lane_id() % 4 * 2 + c % 2) % PAGE == PAGE - 1)
                     s[n][c] = as_f32(0xff800000u);
     }
-    if (has_window(p))
-        hide_scores<TILE_KEYS>(
-            s, [&](int m) { return position + m - lane_id() / 4 - p.own_window + 1; },
-            [&](int n) { return tile * TILE_KEYS + n * 8; });
+    if (has_window(p)) { /* keys before a row's window are none of its */
+#pragma unroll
+        for (int i = 0; i < TILE_KEYS / 2; i++) {
+            const int n = i / 4, c = i % 4, key = tile * TILE_KEYS + n * 8 + lane_id() % 4 * 2 + c % 2;
+            if (key <= position + c / 2 * 8 - p.own_window) s[n][c] = minus_infinity();
+        }
+    }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int last[TILE_KEYS / 16];
 #pragma unroll
         for (int i = 0; i < TILE_KEYS / 16; i++)
             last[i] = position + half * 8 - tile * TILE_KEYS - i * 16;
-        fold_scores<TILE_KEYS>(r, s, half, last, score_scale(p), weights);
+        fold_rows<TILE_KEYS>(r, s, half, last, score_scale(p), weights);
     }
-    add_values<TILE_KEYS>(r, weights, memory + TILE_BYTES);
+    add_rows<TILE_KEYS>(r, weights, memory + TILE_BYTES);
 }
 
 CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
@@ -203,7 +207,7 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
             query[u * 8 + 4 + half] = v.z, query[u * 8 + 6 + half] = v.w;
         }
     }
-    running r;
+    running_rows r;
     r.clear();
     const int tiles = ceil_div(end, TILE_KEYS);
     const int begin = has_window(p) ? max_of(start + first - p.own_window + 1, 0) / TILE_KEYS : 0;

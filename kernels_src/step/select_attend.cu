@@ -199,7 +199,7 @@ CAIRN_INLINE void score_all(const step_params &p, const page_row &r, step_cache 
         score_candidates(
             p, r, p.layer, s, cluster_rank(), cluster_size(), queries,
             [&](int h, int word) {
-                return *(const uint32_t *)(memory + QUERIES_AT + key_at(h, word / 4) + word % 4 * 4);
+                return *(const uint32_t *)(memory + QUERIES_AT + piece_at(h, word / 4) + word % 4 * 4);
             },
             [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); }, s.keys);
     else queries();
@@ -282,7 +282,7 @@ CAIRN_INLINE void attend_own(const step_params &p, const page_row &r, step_cache
     warp_sync();
     attend_chain<layout_step_chain_places(SHARE)>(
         p, cache, memory, first, run, stop, GROUP, piece, pieces,
-        [](const key_piece &from, int) { return from.last; }, [](int, const key_piece *, float (*)[4]) {},
+        [](const key_piece &from, int) { return from.last; }, [](int, const key_piece *, auto &) {},
         [&](int number, const f32x2 *totals, const unsigned char *parts, int step) {
             const cluster_sums own(memory + OWN_RUNS_AT, runs.each);
             merge_warps(

@@ -91,7 +91,7 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
         score_candidates(
             p, r, layer, chosen, 0, 1, queries,
             [&](int h, int word) {
-                return *(const uint32_t *)(memory + QUERIES_AT + key_at(h, word / 4) +
+                return *(const uint32_t *)(memory + QUERIES_AT + piece_at(h, word / 4) +
                                            word % 4 * 4);
             },
             [&](int page) { return fresh_bounds(p, r, at, cache, page); },
@@ -200,8 +200,7 @@ CAIRN_INLINE void place_fresh(const page_row &r, const selection &chosen, int ch
     if (position > r.position) return;
     const int key = listed_before(chosen, page) * PAGE + position % PAGE - chunk * CHUNK;
     if (!(chosen.bits[page / WARP].listed >> page % WARP & 1) || key < 0 || key >= CHUNK) return;
-    const uint32_t to = own.value() ? KEYS_BYTES + value_at(key % WARP_KEYS, own.piece())
-                                    : key_at(key % WARP_KEYS, own.piece());
+    const uint32_t to = (own.value() ? KEYS_BYTES : 0) + piece_at(key % WARP_KEYS, own.piece());
     *(u32x4 *)(memory + key / WARP_KEYS * 2 * KEYS_BYTES + to) = own.v;
 }
 
@@ -254,8 +253,8 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
             CAIRN_MEMBER void reach(int) const {}
             CAIRN_MEMBER void find(int, key_piece *) const {}
         } no_more;
-        attend_run(p.kv[layer], VALUE_STEP, work.keys, chunk, chunk + 1, GROUP, SCORE_SCALE, piece,
-                   no_more, [](const key_piece &at, int) { return at.last; });
+        attend_run<query_tiles(GROUP)>(p.kv[layer], VALUE_STEP, work.keys, chunk, chunk + 1, GROUP, SCORE_SCALE,
+                                       piece, no_more, [](const key_piece &at, int) { return at.last; });
     }
     block_sync();
     send_parts(p, r.row, r.kv_head, chunk, at, work.keys, GROUP);

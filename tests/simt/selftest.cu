@@ -125,20 +125,21 @@ CAIRN_KERNEL(selftest_mma, 32, 1, selftest_params) {
     for (int j = 0; j < 4; j++) out[32 * (16 + j)] = (uint32_t)s[j];
 }
 
-/* One warp: ldmatrix in all forms, rows in a scrambled order. */
+/* One warp: ldmatrix in all forms, rows in a scrambled order; movmatrix of the first tile. */
 CAIRN_KERNEL(selftest_ldmatrix, 32, 1, selftest_params) {
     uint32_t *shared = (uint32_t *)shared_base(); /* [32 rows][4 words] */
     for (int i = 0; i < 4; i++) shared[32 * i + lane_id()] = p.input[32 * i + lane_id()];
     warp_sync();
     shared_addr row = shared_addr(shared) + (uint32_t)(lane_id() * 7 % 32) * 16;
-    uint32_t r[14];
+    uint32_t r[15];
     load_matrix_x1(r, row);
     load_matrix_x2(r + 1, row);
     load_matrix_x4(r + 3, row);
     load_matrix_transposed_x1(r + 7, row);
     load_matrix_transposed_x2(r + 8, row);
     load_matrix_transposed_x4(r + 10, row);
-    for (int i = 0; i < 14; i++) p.output[32 * i + lane_id()] = r[i];
+    r[14] = transpose_matrix(r[0]);
+    for (int i = 0; i < 15; i++) p.output[32 * i + lane_id()] = r[i];
 }
 
 /* 256 threads: cp.async in three groups, block votes, named barriers, shared atomics. */

@@ -142,7 +142,8 @@ static void test_ldmatrix() {
                     uint32_t got = read(m, first[form] + tile, l) >> 16 * e & 0xffff;
                     right &= got == element[8 * row + c];
                 }
-    tap_ok(right, "ldmatrix, plain and transposed");
+    for (int l = 0; l < 32; l++) right &= read(m, 14, l) == read(m, 7, l);
+    tap_ok(right, "ldmatrix, plain and transposed; movmatrix");
 }
 
 static void test_block() {

@@ -96,7 +96,7 @@ extern const WarpOperation operation_sync, operation_shuffle, operation_shuffle_
     operation_shuffle_up, operation_shuffle_down, operation_ballot, operation_match,
     operation_redux_add, operation_redux_max_u, operation_redux_max_s, operation_redux_min_u,
     operation_redux_min_s, operation_redux_or, operation_redux_and, operation_load_matrix,
-    operation_load_matrix_transposed, operation_mma_f16, operation_mma_bf16, operation_mma_tf32,
+    operation_load_matrix_transposed, operation_transpose_matrix, operation_mma_f16, operation_mma_bf16, operation_mma_tf32,
     operation_mma_e4m3, operation_mma_s8, operation_wgmma_f16, operation_wgmma_bf16,
     operation_wgmma_e4m3;
 

@@ -398,6 +398,9 @@ CAIRN_INLINE uint32_t e4m3x2_to_f16x2(uint16_t pair) {
     return simt::f32_to_f16((double)simt::e4m3_to_f32((uint8_t)pair)) |
            (uint32_t)simt::f32_to_f16((double)simt::e4m3_to_f32((uint8_t)(pair >> 8))) << 16;
 }
+CAIRN_INLINE void e4m3x4_to_f16x4(uint32_t four, uint32_t *low, uint32_t *high) {
+    *low = e4m3x2_to_f16x2((uint16_t)four), *high = e4m3x2_to_f16x2((uint16_t)(four >> 16));
+}
 CAIRN_INLINE uint16_t pack_e4m3x2(float lo, float hi) {
     return (uint16_t)(simt::f32_to_e4m3((double)lo) | simt::f32_to_e4m3((double)hi) << 8);
 }
@@ -519,6 +522,11 @@ SIMT_LOAD_MATRIX(load_matrix_transposed_x1, operation_load_matrix_transposed, 1)
 SIMT_LOAD_MATRIX(load_matrix_transposed_x2, operation_load_matrix_transposed, 2)
 SIMT_LOAD_MATRIX(load_matrix_transposed_x4, operation_load_matrix_transposed, 4)
 #undef SIMT_LOAD_MATRIX
+CAIRN_INLINE uint32_t transpose_matrix(uint32_t v, SIMT_SITE) {
+    uint32_t turned;
+    simt::warp(simt::operation_transpose_matrix, FULL_MASK, {&v, &turned, 0, 0}, site);
+    return turned;
+}
 
 #define SIMT_MMA(name, T)                                                                  \
     CAIRN_INLINE void name(T *d, const uint32_t *a, const uint32_t *b, SIMT_SITE) {        \

@@ -102,6 +102,14 @@ static void load_matrix(Lane *lanes, bool transposed) {
 static void finish_load_matrix(Lane *lanes, uint32_t) { load_matrix(lanes, false); }
 static void finish_load_matrix_transposed(Lane *lanes, uint32_t) { load_matrix(lanes, true); }
 
+static void finish_transpose_matrix(Lane *lanes, uint32_t) {
+    for (int i = 0; i < 32; i++)
+        for (int e = 0; e < 2; e++) {
+            const int r = i / 4, c = 2 * (i % 4) + e;
+            out(lanes[i], in<uint16_t>(lanes[4 * c + r / 2], r % 2), e);
+        }
+}
+
 /* ---- mma: d[16, 8] += a[16, k] b[k, 8]; `per` elements in a register ---- */
 
 template <class T, class W> struct Tile {
@@ -232,6 +240,7 @@ SIMT_OPERATION(redux_or, false)
 SIMT_OPERATION(redux_and, false)
 SIMT_OPERATION(load_matrix, true)
 SIMT_OPERATION(load_matrix_transposed, true)
+SIMT_OPERATION(transpose_matrix, true)
 SIMT_OPERATION(mma_f16, true)
 SIMT_OPERATION(mma_bf16, true)
 SIMT_OPERATION(mma_tf32, true)
