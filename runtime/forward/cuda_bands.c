@@ -22,8 +22,7 @@ static unsigned cuda_band_bytes(void) { return PRODUCT_BANDS_SHARED + 2 * PRODUC
 /* false: none of these formats has such a product */
 static bool cuda_band_request(const forward_cuda_state *f, int set, jit_constant *constants, jit_request *out) {
     const unsigned products = cuda_band_products(f, set);
-    *out = (jit_request){"step/layer.cu", constants, 0, true};
-    out->constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    cuda_wants_stage(f, "step/layer.cu", NULL, set, constants, out);
     cuda_constant(constants, "PRODUCTS")->value = (int64_t)products;
     cuda_constant(constants, "BANDS")->value = 2;
     return products != 0;
@@ -41,12 +40,11 @@ static cairn_status cuda_band_functions(forward_cuda_state *f, jit_program *prog
 /* Whether they can be launched by now; waits: once they are there, if they were asked for. */
 static bool cuda_has_bands(forward_cuda_state *f, bool waits) {
     static const cuda_extra bands = {cuda_band_request, cuda_band_functions, 0, STEP_FORMATS,
-                                     "products of many rows go on by slower kernels"};
-    const bool waited = f->bands_state == STEP_FLOW_WAITS;
-    if (!cuda_has_clusters(f) || f->dev->max_shared_bytes < (int)cuda_band_bytes()) return false;
-    if (cuda_get_extra(f, &bands, &f->bands_state, &f->bands_asked, waits)) return false;
-    if (waited) cuda_free_sparse_graphs(f); /* others say what they were made of */
-    return true;
+                                     "products of many rows go on by slower kernels", true};
+    unsigned any = 0;
+    for (int set = 0; set < STEP_FORMATS; set++) any |= cuda_band_products(f, set);
+    if (!any || !cuda_spreads(f) || f->dev->max_shared_bytes < (int)cuda_band_bytes()) return false;
+    return !cuda_get_extra(f, &bands, &f->bands_state, &f->bands_asked, waits);
 }
 
 /* Whether a product of the step that is launched runs so. */

@@ -5,10 +5,7 @@
  * in the background from the first such step on. */
 
 static bool cuda_wants_chain(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
-    *out = (jit_request){"step/attend.cu", constants, 0, true};
-    out->constant_count = cuda_constants(f, which, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
-    cuda_constant(constants, "CHAINED")->value = 1;
-    return true;
+    return cuda_wants_stage(f, "step/attend.cu", "CHAINED", which, constants, out);
 }
 
 static cairn_status cuda_chain_function(forward_cuda_state *f, jit_program *program, int which) {
@@ -19,7 +16,7 @@ static cairn_status cuda_chain_function(forward_cuda_state *f, jit_program *prog
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
     static const cuda_extra chain = {cuda_wants_chain, cuda_chain_function, 0, 1,
-                                     "steps of many rows go on by slower kernels"};
+                                     "steps of many rows go on by slower kernels", false};
     return !cuda_get_extra(f, &chain, &f->chain_state, &f->chain_asked, waits);
 }
 

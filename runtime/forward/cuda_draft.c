@@ -12,7 +12,7 @@ static cairn_status cuda_need_drafts(forward_cuda_state *f, forward_batch *batch
     jit_program *program;
     cairn_status status;
     if (f->has_drafts) return CAIRN_OK;
-    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    request.constant_count = cuda_stage_constants(f, 0, constants);
     cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_DRAFTS;
     if (batch) batch->prepared = true;
     if ((status = jit_get(f->dev->jit, &request, &program)) ||
@@ -106,7 +106,7 @@ static cairn_status cuda_build_wide(forward_cuda_state *f) {
     jit_program *program;
     cairn_status status;
     if (!cuda_may_be_wide(f)) return CAIRN_OK;
-    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    request.constant_count = cuda_stage_constants(f, 0, constants);
     status = jit_get(f->dev->jit, &request, &program);
     for (int i = 0; i < STEP_WIDE && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], STEP_WIDE_BYTES(f->warps),
@@ -206,7 +206,7 @@ static cairn_status cuda_build_drafts(forward_cuda_state *f) {
     jit_request request = {"step/draft.cu", constants, 0, false};
     jit_program *program;
     cairn_status status;
-    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    request.constant_count = cuda_stage_constants(f, 0, constants);
     status = jit_get(f->dev->jit, &request, &program);
     for (int i = 0; i < 4 && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),

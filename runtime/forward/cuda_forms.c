@@ -369,13 +369,14 @@ static cairn_status forward_cuda_watch(cairn_model *model) {
     while ((status = cuda_form_kernel(f, "step/forms.cu", "form_chosen", false, 0, 0,
                                       &f->forms.tell)) == CAIRN_BUSY)
         if ((status = jit_wait(f->dev->jit))) break;
+    if (status) jit_give_up(f->dev->jit);
     f->forms.watched = !status;
     return status;
 }
 
 /* ---- another config -------------------------------------------------------------------------- */
 
-static cairn_status forward_cuda_prepare(cairn_model *model, const cairn_config *config) {
+static cairn_status cuda_prepare(cairn_model *model, const cairn_config *config) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     cairn_status forms = cuda_ask_forms(model, config, NULL), flow;
     forward_rule rule;
@@ -385,4 +386,11 @@ static cairn_status forward_cuda_prepare(cairn_model *model, const cairn_config 
         return flow;
     flow = cuda_prepare_flow(model, config);
     return flow ? flow : forms;
+}
+
+/* A config that cannot be had is given up: where it is asked for once more, its kernels are compiled anew. */
+static cairn_status forward_cuda_prepare(cairn_model *model, const cairn_config *config) {
+    const cairn_status status = cuda_prepare(model, config);
+    if (status && status != CAIRN_BUSY) jit_give_up(model->runtime->jit);
+    return status;
 }

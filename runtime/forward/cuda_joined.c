@@ -38,7 +38,7 @@ static cairn_status cuda_joined_functions(forward_cuda_state *f, jit_program *pr
 /* As cuda_get_extra. */
 static cairn_status cuda_get_joined(forward_cuda_state *f, bool waits) {
     static const cuda_extra joined = {cuda_joined_request, cuda_joined_functions, 0, JOINED_PROGRAMS,
-                                      "prompts go on one after the other"};
+                                      "prompts go on one after the other", false};
     return cuda_get_extra(f, &joined, &f->joined_state, &f->joined_asked, waits);
 }
 

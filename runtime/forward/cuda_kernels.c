@@ -45,6 +45,11 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
     return (int)BASE_COUNT(all);
 }
 
+/* Those of the kernels of a step's stages. */
+static int cuda_stage_constants(const forward_cuda_state *f, int set, jit_constant *out) {
+    return cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, out);
+}
+
 static jit_constant *cuda_constant(jit_constant *all, const char *name) {
     while (strcmp(all->name, name)) all++;
     return all;
@@ -246,7 +251,7 @@ static bool cuda_has_alone(const forward_cuda_state *f, int set) {
 }
 
 static jit_constant *cuda_alone_constants(const forward_cuda_state *f, int set, jit_constant *out) {
-    cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, out);
+    cuda_stage_constants(f, set, out);
     cuda_constant(out, "ALONE")->value = 1;
     cuda_constant(out, "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
     return out;
@@ -290,8 +295,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     if (p->first == PROMPT_K_SPAN && !cuda_attends_many(f)) return;
     if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
         return; /* no pages are chosen */
-    request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
-                                            t->stage[set]);
+    request.constant_count = cuda_stage_constants(f, set, t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
     if (p->first >= PROMPT_K_EMBED && p->products && p->form == STEP_FORM_ALL)
@@ -331,43 +335,21 @@ static cairn_status cuda_begin_build(forward_cuda_state *f) {
     return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
 }
 
-/* The kernels that loading waits for (later: false), or those it does not, but for the flow's; waits: until
- * they are there, else CAIRN_BUSY. */
-static cairn_status cuda_take(forward_cuda_state *f, bool later, bool waits) {
-    step_texts texts;
-    cairn_status status = CAIRN_OK;
-    cuda_requests(f, &texts);
-    for (int i = 0; i < texts.count && !status; i++) {
-        const step_program *p = &step_programs[texts.which[i] % STEP_PROGRAMS];
-        jit_program *program;
-        if (texts.requests[i].later != later) continue;
-        status = waits ? jit_get(f->dev->jit, &texts.requests[i], &program)
-                       : jit_try(f->dev->jit, &texts.requests[i], &program);
-        if (!waits && status == CAIRN_CANCELLED && !(status = jit_begin(f->dev->jit, &texts.requests[i], 1)))
-            status = CAIRN_BUSY;
-        if (!status)
-            status = cuda_functions(f, program, p, texts.which[i] / STEP_PROGRAMS);
-    }
-    return status;
+/* Program which % STEP_PROGRAMS of set which / STEP_PROGRAMS. */
+static cairn_status cuda_take(forward_cuda_state *f, jit_program *program, int which) {
+    return cuda_functions(f, program, &step_programs[which % STEP_PROGRAMS], which / STEP_PROGRAMS);
 }
 
 /* Waits for what cuda_begin_build began, but for what was to come later. */
 static cairn_status cuda_end_build(forward_cuda_state *f) {
+    step_texts texts;
+    jit_program *program;
     cairn_status status = jit_wait(f->dev->jit);
-    if (!status) status = cuda_take(f, false, true);
+    cuda_requests(f, &texts);
+    for (int i = 0; i < texts.count && !status; i++)
+        if (!texts.requests[i].later && !(status = jit_get(f->dev->jit, &texts.requests[i], &program)))
+            status = cuda_take(f, program, texts.which[i]);
     return status || !f->latents.heads ? status : cuda_end_latents(f);
-}
-
-/* Whether what was to come later is there by now. [waits: blocks until it is] */
-static bool cuda_has_later(forward_cuda_state *f, bool waits) {
-    cairn_status status;
-    if (f->later_state != STEP_FLOW_WAITS) return f->later_state == STEP_FLOW_READY;
-    status = cuda_take(f, true, waits);
-    if (status != CAIRN_BUSY) f->later_state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
-    if (status && status != CAIRN_BUSY)
-        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts of few rows go on by slower kernels: %s",
-                 f->dev->base->error);
-    return f->later_state == STEP_FLOW_READY;
 }
 
 static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *program, int kernel) {
@@ -377,6 +359,12 @@ static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *prog
 
 /* ---- programs that nothing waits for ---- */
 
+static void cuda_free_sparse_graphs(forward_cuda_state *f) {
+    device_graph_free(f->dev, &f->sparse_graph);
+    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->stage_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
+}
+
 /* Programs `from` to `from + count - 1` of a kind: requests, false for one that there is not; and what takes
  * their functions. */
 typedef struct cuda_extra {
@@ -384,6 +372,7 @@ typedef struct cuda_extra {
     cairn_status (*take)(forward_cuda_state *f, jit_program *program, int which);
     int from, count;
     const char *without; /* what goes on without them */
+    bool sparse;         /* sparse steps run by them, whose graphs are made anew then */
 } cuda_extra;
 
 typedef enum cuda_extra_call { EXTRA_ASK, EXTRA_TRY, EXTRA_WAIT } cuda_extra_call;
@@ -417,7 +406,36 @@ static cairn_status cuda_get_extra(forward_cuda_state *f, const cuda_extra *x, s
     if (status == CAIRN_BUSY) return status;
     *state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
     if (status) base_log(f->dev->base, CAIRN_LOG_WARN, "%s: %s", x->without, f->dev->base->error);
+    else if (x->sparse) cuda_free_sparse_graphs(f);
     return status;
+}
+
+/* A program of the stages, which is begun when it is first of use; `on`: the constant that makes it another, or
+ * NULL. */
+static bool cuda_wants_stage(const forward_cuda_state *f, const char *source, const char *on, int set,
+                             jit_constant *constants, jit_request *out) {
+    *out = (jit_request){source, constants, cuda_stage_constants(f, set, constants), true};
+    if (on) cuda_constant(constants, on)->value = 1;
+    return true;
+}
+
+/* What a load begins and does not wait for, but for the flow's. */
+static bool cuda_wants_later(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
+    step_texts texts;
+    texts.count = texts.apart_count = texts.few_count = 0;
+    cuda_request(f, &texts, which / STEP_PROGRAMS, which % STEP_PROGRAMS);
+    if (!texts.count || !texts.requests->later) return false;
+    *out = *texts.requests;
+    memcpy(constants, out->constants, (size_t)out->constant_count * sizeof *constants);
+    return out->constants = constants, true;
+}
+
+/* Whether all of that is there by now. [waits: blocks until it is] */
+static bool cuda_has_later(forward_cuda_state *f, bool waits) {
+    static const cuda_extra later = {cuda_wants_later, cuda_take, 0, STEP_REQUESTS,
+                                     "prompts of few rows go on by slower kernels", false};
+    bool asked = true;
+    return !cuda_get_extra(f, &later, &f->later_state, &asked, waits);
 }
 
 static bool cuda_wants_flow(const forward_cuda_state *f, int kernel, jit_constant *constants, jit_request *out) {
@@ -426,7 +444,7 @@ static bool cuda_wants_flow(const forward_cuda_state *f, int kernel, jit_constan
 
 /* Whether a flow kernel can be launched by now. They are asked for with the model's others, or its adapter's. */
 static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
-    const cuda_extra flow = {cuda_wants_flow, cuda_flow_functions, kernel, 1, "steps go on by slower kernels"};
+    const cuda_extra flow = {cuda_wants_flow, cuda_flow_functions, kernel, 1, "steps go on by slower kernels", false};
     bool asked = true;
     return !cuda_get_extra(f, &flow, &f->flow_states[kernel], &asked, false);
 }

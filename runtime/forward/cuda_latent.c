@@ -435,7 +435,7 @@ static cairn_status cuda_run_latents(forward_cuda_state *f, const step_lane *lan
 
 static jit_request cuda_latent_request(const forward_cuda_state *f, jit_constant *constants) {
     jit_request request = {"step/latent.cu", constants, 0, false};
-    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    request.constant_count = cuda_stage_constants(f, 0, constants);
     return request;
 }
 

@@ -13,11 +13,10 @@ static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, st
     return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
 }
 
-/* Blocks of a head of so many rows, for each window of eight: where weights stream, two a multiprocessor of all
- * windows together (as cuda_blocks). */
-static int cuda_head_blocks(const forward_cuda_state *f, int rows) {
-    const int blocks = 2 * f->blocks / ((rows + 7) / 8);
-    return !f->streamed ? f->blocks : blocks ? blocks : 1;
+/* Blocks of each of some windows of rows, of all the places for them; at least so many. */
+static int cuda_window_blocks(int places, int windows, int least) {
+    const int each = places / windows;
+    return each > least ? each : least;
 }
 
 /* The best token of each logit row, after any kind of head of so many blocks a row; pages counted by the
@@ -42,6 +41,16 @@ static cairn_status cuda_finish(forward_cuda_state *f, int rows, int blocks, boo
     }
     dims.grid[0] = (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0));
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
+}
+
+/* The logits of so many rows, and the best tokens of these. Where weights stream, two blocks a multiprocessor of all
+ * windows together (as cuda_blocks). */
+static cairn_status cuda_launch_head(forward_cuda_state *f, const step_lane *lane, step_kernel kernel, int rows) {
+    const int windows = (rows + 7) / 8;
+    const int blocks = f->streamed ? cuda_window_blocks(2 * f->blocks, windows, 1) : f->blocks;
+    const cairn_status status =
+        cuda_launch(f, lane, kernel, blocks, windows, f->warps * 32, f->product_bytes, 0, 0);
+    return status ? status : cuda_finish(f, rows, blocks, false);
 }
 
 /* Before a kernel with `count` products from `first` (STEP_LOW_) on: their inner values, where rows have

@@ -110,12 +110,6 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
     }
 }
 
-static void cuda_free_sparse_graphs(forward_cuda_state *f) {
-    device_graph_free(f->dev, &f->sparse_graph);
-    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
-        device_graph_free(f->dev, &f->stage_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
-}
-
 static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter); /* cuda_adapters.c */
 
 /* ---- open and close -------------------------------------------------------------------------- */

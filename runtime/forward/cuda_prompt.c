@@ -187,8 +187,5 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     f->flight.launched = true;
     if (!wanted) return CAIRN_OK;
     status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
-    if (!status)
-        status = cuda_launch(f, lane, PROMPT_K_HEAD, cuda_head_blocks(f, wanted), (wanted + 7) / 8, f->warps * 32,
-                             f->product_bytes, 0, 0);
-    return status ? status : cuda_finish(f, wanted, cuda_head_blocks(f, wanted), false);
+    return status ? status : cuda_launch_head(f, lane, PROMPT_K_HEAD, wanted);
 }

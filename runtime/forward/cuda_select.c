@@ -44,15 +44,12 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 
 static size_t cuda_joint_bytes(const forward_cuda_state *f) {
     const model_shape *s = f->shape;
-    const int pages = (f->chunks * f->chunk + f->page_size - 1) / f->page_size;
-    return f->attend_bytes +
-           (size_t)layout_select_attend_bytes(pages, s->kv_heads, s->heads / s->kv_heads, s->head_dim);
+    return f->attend_bytes + (size_t)layout_select_attend_bytes(cuda_context_pages(f), s->kv_heads,
+                                                                s->heads / s->kv_heads, s->head_dim);
 }
 
 static bool cuda_wants_joint(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
-    *out = (jit_request){"step/select_attend.cu", constants, 0, true};
-    out->constant_count = cuda_constants(f, which, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
-    return true;
+    return cuda_wants_stage(f, "step/select_attend.cu", NULL, which, constants, out);
 }
 
 static cairn_status cuda_joint_function(forward_cuda_state *f, jit_program *program, int which) {
@@ -63,15 +60,12 @@ static cairn_status cuda_joint_function(forward_cuda_state *f, jit_program *prog
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_joint(forward_cuda_state *f, bool waits) {
     static const cuda_extra joint = {cuda_wants_joint, cuda_joint_function, 0, 1,
-                                     "sparse steps of one row go on by slower kernels"};
-    const bool waited = f->joint_state == STEP_FLOW_WAITS;
-    if (f->dev->arch < 90 || f->dev->arch >= 120 || f->latents.heads ||
+                                     "sparse steps of one row go on by slower kernels", true};
+    if (!cuda_has_clusters(f) || f->latents.heads ||
         f->shape->heads / f->shape->kv_heads > LAYOUT_STEP_CHAIN_HEADS ||
         cuda_joint_bytes(f) > (size_t)f->dev->max_shared_bytes)
         return false;
-    if (cuda_get_extra(f, &joint, &f->joint_state, &f->joint_asked, waits)) return false;
-    if (waited) cuda_free_sparse_graphs(f); /* others say what they were made of */
-    return true;
+    return !cuda_get_extra(f, &joint, &f->joint_state, &f->joint_asked, waits);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */

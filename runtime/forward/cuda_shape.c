@@ -32,7 +32,7 @@ static unsigned cuda_chain_bytes(const forward_cuda_state *f) {
            (unsigned)layout_step_chain_bytes(cuda_chain_heads(f), f->shape->head_dim);
 }
 
-/* Whether the model has such: two share a multiprocessor. */
+/* Whether the model has such: of so few heads a block that two share a multiprocessor. */
 static bool cuda_may_chain(const forward_cuda_state *f) {
     return !f->latents.heads && cuda_chain_heads(f) <= LAYOUT_STEP_CHAIN_HEADS &&
            cuda_chain_bytes(f) <= (unsigned)f->dev->max_shared_bytes;
@@ -156,10 +156,14 @@ static bool cuda_selects_any(const cairn_config *config, int layers) {
     return forward_rule_of(config, config->page_size, layers, &rule) && !cuda_has_forms(&rule, false);
 }
 
+/* Pages of the whole context, as the kernels know it. */
+static int cuda_context_pages(const forward_cuda_state *f) {
+    return (f->chunks * f->chunk + f->page_size - 1) / f->page_size;
+}
+
 /* Shared memory of step_select. */
 static size_t cuda_selection_bytes(const forward_cuda_state *f) {
-    int pages = (f->chunks * f->chunk + f->page_size - 1) / f->page_size;
-    return (size_t)layout_select_bytes(pages, f->shape->heads / f->shape->kv_heads,
+    return (size_t)layout_select_bytes(cuda_context_pages(f), f->shape->heads / f->shape->kv_heads,
                                        f->shape->head_dim);
 }
 
@@ -288,10 +292,13 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
     if (cuda_pays_large(f, 2 * s->ffn, f->max_rows)) f->large_block = (step_block){8, 1, 256, 4};
 }
 
-/* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
+/* Whether kernels may be launched as clusters of many blocks, which reach each other's memory. */
 static bool cuda_has_clusters(const forward_cuda_state *f) {
-    return f->streamed && f->dev->arch >= 90 && f->dev->arch < 120;
+    return f->dev->arch >= 90 && f->dev->arch < 120;
 }
+
+/* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
+static bool cuda_spreads(const forward_cuda_state *f) { return f->streamed && cuda_has_clusters(f); }
 
 _Static_assert((int)CAIRN_KV_BF16 == ATTEND_CACHE_BF16 && (int)CAIRN_KV_F32 == ATTEND_CACHE_F32 &&
                (int)CAIRN_KV_E4M3 == ATTEND_CACHE_E4M3, "kinds of caches");
@@ -334,7 +341,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (cuda_has_clusters(f)) f->product_bytes += PRODUCT_SPREAD_SHARED;
+    if (cuda_spreads(f)) f->product_bytes += PRODUCT_SPREAD_SHARED;
     f->bands_from = (size_t)STEP_BANDS_MIB << 20;
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
         cuda_shares(s) == 1 && !f->latents.heads)

@@ -92,8 +92,7 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, 
  * against 8.3 by as many for each as there are multiprocessors).
  * `teams` of a block's warps have tiles of their own: no more blocks than have tiles for all. */
 static int cuda_blocks(const forward_cuda_state *f, int tiles, int teams, int places, int windows) {
-    int most = places / windows;
-    if (most < 3) most = 3; /* q, k and v in formats of their own */
+    const int most = cuda_window_blocks(places, windows, 3); /* q, k and v in formats of their own */
     if (!f->streamed) return tiles;
     tiles = (tiles + teams - 1) / teams;
     return tiles > most ? most : tiles;
@@ -120,7 +119,7 @@ static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int lay
     const int format = cuda_layer_format(f, layer, product);
     const bool apart = format >= 256 || (f->alone && pack_alone(format));
     const int parts = !apart ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
-    return cuda_has_clusters(f) && parts <= PRODUCT_CLUSTER ? parts : 1;
+    return cuda_spreads(f) && parts <= PRODUCT_CLUSTER ? parts : 1;
 }
 
 /* A product of a layer's step: so many tiles, in windows of rows. */
@@ -246,17 +245,12 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
 /* All launches of a forward, its best tokens included. */
 static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attention *a, int rows,
                                         int wanted) {
-    const step_lane *lane = &f->stage;
-    const int t = f->warps * 32;
-    unsigned shared = f->product_bytes;
     cairn_status status = cuda_embed_rows(f, rows);
     f->alone = rows == 1 && !f->adapts;
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);
     if (!status) status = cuda_keep_hidden(f, rows);
-    if (status || !wanted) return status;
-    status = cuda_launch(f, lane, STEP_K_HEAD, cuda_head_blocks(f, wanted), (wanted + 7) / 8, t, shared, 0, 0);
-    return status ? status : cuda_finish(f, wanted, cuda_head_blocks(f, wanted), false);
+    return status || !wanted ? status : cuda_launch_head(f, &f->stage, STEP_K_HEAD, wanted);
 }
 
 /* Graphs of rows without and with adapters, of those among which some draft, and of wide products. */

@@ -52,6 +52,7 @@ typedef struct jit_program {
     bool wanted;      /* by the last batch, which waits for it */
     bool lasting;     /* failed by its own fault: not tried again */
     bool again;       /* requested once more while it ran */
+    bool left;        /* given up by all who requested it */
     bool waits;       /* for NVRTC's front end */
     cairn_status status;
     char error[BASE_ERROR_BYTES];
@@ -79,13 +80,14 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count);
 /* Waits for the batch, but for what was requested for later, and tells the progress callback, at
  * each change and four times a second. [blocks] */
 static cairn_status jit_wait(jit *j);
-/* No one waits any more for what was asked for so far: who asked has given up, or is gone. */
+/* No one waits any more for what was asked for so far: who asked has given up, or is gone. How it fails is
+ * not told to who asks later: he has a compile of his own, by jit_begin. */
 static void jit_give_up(jit *j);
 /* The program of a request: at once if it is built, else after building it; others of the batch may
  * still be under way. [blocks] */
 static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out);
 /* The same without waiting, for what was begun before: CAIRN_BUSY (and no error text) while it is
- * being built. */
+ * being built, CAIRN_CANCELLED where it is to be begun anew: compiling was cancelled, or given up. */
 static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out);
 /* The function `entry` of a built program, ready to launch: with `shared_bytes` of dynamic shared
  * memory allowed, clusters beyond 8 blocks allowed, its code loaded. Where it fails *out is what it was: a

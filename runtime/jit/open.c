@@ -76,18 +76,20 @@ static bool jit_is_working(jit *j) {
     return working;
 }
 
-static void jit_give_up(jit *j) {
+static void jit_want_none(jit *j, bool left) {
     os_mutex_lock(&j->lock);
-    for (jit_program *p = j->programs; p; p = p->next) p->wanted = false;
+    for (jit_program *p = j->programs; p; p = p->next) p->wanted = false, p->left = p->left || left;
     os_cond_broadcast(&j->changed);
     os_mutex_unlock(&j->lock);
 }
+
+static void jit_give_up(jit *j) { jit_want_none(j, true); }
 
 /* Before the first request of a batch: what the last one left is forgotten. */
 static void jit_new_batch(jit *j) {
     jit_join(j, true);
     os_atomic_store(&j->cancel, os_atomic_load(&jit_exiting));
-    jit_give_up(j);
+    jit_want_none(j, false);
 }
 
 /* While programs are compiled that no one waits for, a batch may have ended, too. What failed in one
@@ -241,7 +243,10 @@ static cairn_status jit_try(jit *j, const jit_request *request, jit_program **ou
     cairn_status status = jit_look(j, request, &p, &state);
     *out = NULL;
     if (status) return status;
-    if (state == JIT_FAILED) return jit_copy_error(j, p);
+    if (state == JIT_FAILED) {
+        status = jit_copy_error(j, p);
+        return p->left && !p->lasting ? CAIRN_CANCELLED : status;
+    }
     if (state != JIT_READY) return CAIRN_BUSY;
     *out = p;
     return CAIRN_OK;

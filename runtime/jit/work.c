@@ -172,6 +172,7 @@ static cairn_status jit_program_of(jit *j, const jit_request *request, jit_progr
 static void jit_enqueue(jit *j, jit_program *p, bool later) {
     p->wanted = p->wanted || !later;
     p->again = p->state == JIT_RUNNING;
+    p->left = false;
     if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
     p->state = JIT_QUEUED;
     p->status = CAIRN_OK;

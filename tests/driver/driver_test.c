@@ -462,6 +462,53 @@ static void test_given_up(void) {
     tap_ok(fake.live == 0, "nothing is left (%d)", fake.live);
 }
 
+/* Begun under a compiler that fails for the moment. */
+static void begin_failing(const jit_request *request) {
+    const int before = fake.compiles;
+    fake.compile_us = 20000000, fake.compile_result = NVRTC_ERROR_OUT_OF_MEMORY;
+    os_atomic_store(&fake.let_go, 0);
+    jit_begin(bench.j, request, 1);
+    for (int i = 0; i < 5000 && fake.compiles == before; i++) os_sleep_us(1000);
+}
+
+static cairn_status end_failing(const jit_request *request) {
+    jit_program *p;
+    cairn_status status = CAIRN_BUSY;
+    os_atomic_store(&fake.let_go, 1);
+    for (int i = 0; i < 5000 && (status = jit_try(bench.j, request, &p)) == CAIRN_BUSY; i++) os_sleep_us(1000);
+    return status;
+}
+
+/* Who asks once more has a compile of his own, however far the one was that another gave up. */
+static void test_asked_anew(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9};
+    const jit_request first = {"good.cu", &seven, 1, false}, second = {"good.cu", &eight, 1, false};
+    const jit_request third = {"good.cu", &nine, 1, false}, bad = {"bad.cu", &seven, 1, false};
+    jit_program *p = NULL;
+    fake_install();
+    bench_open(CACHE_OFF);
+    begin_failing(&first);
+    tap_ok(end_failing(&first) == CAIRN_OUT_OF_MEMORY && jit_try(bench.j, &first, &p) == CAIRN_OUT_OF_MEMORY,
+           "what failed is told: %s", bench.b.error);
+    jit_give_up(bench.j);
+    tap_ok(jit_try(bench.j, &first, &p) == CAIRN_CANCELLED && !p, "given up, it is to be begun anew");
+    begin_failing(&second);
+    jit_give_up(bench.j);
+    tap_ok(end_failing(&second) == CAIRN_CANCELLED, "what is given up before it fails, too");
+    begin_failing(&third);
+    jit_give_up(bench.j);
+    jit_begin(bench.j, &third, 1);
+    fake.compile_result = 0;
+    tap_ok(!end_failing(&third), "asked for anew while it runs, it is compiled once more: %s", bench.b.error);
+    tap_ok(!jit_begin(bench.j, &first, 1) && !jit_begin(bench.j, &second, 1) && !jit_wait(bench.j) &&
+           !jit_try(bench.j, &first, &p) && p && !jit_try(bench.j, &second, &p), "and so are the others");
+    begin_failing(&bad);
+    jit_give_up(bench.j);
+    tap_ok(end_failing(&bad) == CAIRN_COMPILE_FAILED, "a template's mistake stays one: %.40s", bench.b.error);
+    bench_close();
+    tap_ok(fake.live == 0, "nothing is left (%d)", fake.live);
+}
+
 /* ---- cache ----------------------------------------------------------------------------------- */
 
 static void test_cache_modes(void) {
@@ -586,6 +633,7 @@ int main(void) {
     test_later();
     test_later_rests();
     test_given_up();
+    test_asked_anew();
     test_cache_modes();
     test_cache_includes();
     test_prune();

@@ -160,6 +160,11 @@ static void test_profile(cairn_model *m, int tokens) {
     tap_ok(!cairn_profile_start(m, NULL) && !cairn_profile_stop(m), "begun anew, and ended");
 }
 
+/* Rows cost next to nothing, whatever they did on this machine: prompts are not cut into slices. */
+static void make_cheap(cairn_model *m) {
+    for (int i = 0; i < ENGINE_COSTS; i++) m->scratch->cost_us[i] = 1;
+}
+
 /* Several rows at once: a step's length is what was asked for. */
 static void test_together(cairn_model *m) {
     static const int32_t wanted[] = {CAIRN_REDUCE_MEAN, CAIRN_REDUCE_MAX, CAIRN_REDUCE_SUM};
@@ -175,6 +180,7 @@ static void test_together(cairn_model *m) {
             cairn_session_open(m, &two[j]);
             cairn_generate_submit(two[j], j ? "abcdefghij" : "abcd", &o);
         }
+        make_cheap(m);
         while (pending && !cairn_step(m, 1000000, &pending)) {}
         lengths[i] = ((const profile_step *)(const void *)m->scratch->profile->steps.data)->length;
         for (int j = 0; j < 2; j++) cairn_session_close(two[j]);

@@ -281,7 +281,7 @@ static nvrtcResult fake_nvrtcCompileProgram(nvrtcProgram p, int n, const char *c
         snprintf(p->log, sizeof p->log, "%s(%d): error: identifier \"MISTAKE\" is undefined\n\n"
                  "1 error detected\n", p->name, fake_line_of(p->source, "MISTAKE"));
     if (mistake) return NVRTC_ERROR_COMPILATION;
-    if (!priming && fake.compile_result) {
+    if (!priming && fake.compile_result && (!fake.compile_fails || strstr(p->name, fake.compile_fails))) {
         snprintf(p->log, sizeof p->log, "%s", fake.compile_log ? fake.compile_log : "");
         return fake.compile_result;
     }

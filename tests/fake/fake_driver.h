@@ -42,6 +42,7 @@ typedef struct fake_state {
     bool twin;                   /* a second copy of NVRTC is there */
     os_atomic let_go;            /* not 0: compiles end at once */
     int compile_result;          /* nvrtcResult of every compile after the priming one */
+    const char *compile_fails;   /* of templates with this in their name alone; NULL: of all */
     const char *compile_log;
     const fake_kernel *kernels;  /* ends with a NULL name */
     size_t memory_bytes;         /* 0: 1 GiB is said to be free, and memory is the heap */

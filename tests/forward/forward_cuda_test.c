@@ -451,7 +451,7 @@ static void test_chains(rig *gpu, int at) {
 /* Products that take two bands of rows at a time, once their kernels are there: the same bits. */
 static void test_bands(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
-    const bool can = cuda_has_clusters(s);
+    const bool can = cuda_spreads(s);
     s->bands_from = 0, s->bands_state = STEP_FLOW_WAITS, s->bands_asked = false;
     for (int i = 0; i < 1200 && can && !cuda_has_bands(s, false) && s->bands_state == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);

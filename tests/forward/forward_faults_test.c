@@ -170,6 +170,48 @@ static void test_cancelled(void) {
     tap_ok(!fake.live && !fake.device_live && !fake.opened, "nothing is left");
 }
 
+/* Steps until a config that waits is taken over or dropped. */
+static void step_through(cairn_runtime *rt, cairn_session *s) {
+    int32_t ids[2] = {3, 4};
+    for (int i = 0; i < 60 && cairn_reload_waits(rt); i++) {
+        if (cairn_append_ids(s, ids, 2)) tap_note("%s", cairn_last_error(rt));
+        os_sleep_us(10000);
+    }
+}
+
+/* Kernels of a rule that were short of memory once are compiled when they are asked for once more: by a load,
+ * by a reload. */
+static void test_once_more(void) {
+    cairn_config c = config_for(), plain = c;
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s;
+    cairn_status first;
+    char error[512] = "";
+    c.selection.strategy = CAIRN_STRATEGY_SOFTMAX_HEAD;
+    fake_install();
+    fake.memory_bytes = (size_t)1 << 30;
+    if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error), "a GPU %s", error)) return;
+    fake.compile_result = NVRTC_ERROR_OUT_OF_MEMORY, fake.compile_fails = "step/forms.cu";
+    first = cairn_load_model(rt, path, &m);
+    tap_ok(first == CAIRN_OUT_OF_MEMORY, "a load whose forms cannot be compiled: %s", cairn_last_error(rt));
+    fake.compile_result = 0;
+    tap_ok(!cairn_load_model(rt, path, &m), "and once more %s", cairn_last_error(rt));
+    cairn_close(rt);
+    if (!tap_ok(!cairn_open(&plain, &rt, error, sizeof error) && !cairn_load_model(rt, path, &m) &&
+                !cairn_session_open(m, &s), "without such a rule %s", error)) return;
+    fake.compile_result = NVRTC_ERROR_OUT_OF_MEMORY;
+    tap_ok(!cairn_reload(rt, &c) && cairn_reload_waits(rt), "a reload for it waits");
+    step_through(rt, s);
+    tap_ok(rt->config.selection.strategy == plain.selection.strategy && !cairn_reload_waits(rt), "and fails");
+    fake.compile_result = 0;
+    tap_ok(!cairn_reload(rt, &c), "once more %s", cairn_last_error(rt));
+    step_through(rt, s);
+    tap_ok(rt->config.selection.strategy == c.selection.strategy, "it is taken over");
+    cairn_close(rt);
+    tap_ok(!fake.live && !fake.device_live && !fake.opened, "nothing is left");
+}
+
 /* ---- runs ------------------------------------------------------------------------------------------ */
 
 /* The most runs of a row in any layer: where all is walked by long runs, a window has more, of a chunk each. */
@@ -215,6 +257,7 @@ int main(void) {
     test_small();
     test_batches();
     test_cancelled();
+    test_once_more();
     test_clusters();
     test_runs(&seed);
     test_family(zoo_lfm2(&seed), "layers of short convolutions", c, NULL, 1);
