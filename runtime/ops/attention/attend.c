@@ -49,12 +49,12 @@ static int ops_attend_blocks(int chunks, int chain, int kv_heads) {
     return blocks;
 }
 
-/* How many chunks a block is to take: what ends first where so many blocks run at a time, a block's
- * start costing about one and a half chunks. Rows may be shorter than `chunks`: one that is much
+/* How many chunks a block is to take, up to `most`: what ends first where so many blocks run at a time, a
+ * block's start costing about one and a half chunks. Rows may be shorter than `chunks`: one that is much
  * longer than the others is never one block's. */
 static void ops_attend_chain(ops_attend_grid *grid, int chunks, int kv_heads, int64_t units,
-                             int64_t slots) {
-    const int whole = chunks + grid->run - 1, longest = whole < 24 ? whole : 24;
+                             int64_t slots, int most) {
+    const int whole = chunks + grid->run - 1, longest = whole < most ? whole : most;
     double best = 0;
     for (int chain = grid->run; chain <= longest; chain += grid->run) {
         const int blocks = ops_attend_blocks(chunks, chain, kv_heads);
@@ -65,6 +65,13 @@ static void ops_attend_chain(ops_attend_grid *grid, int chunks, int kv_heads, in
         grid->chain = chain > grid->run ? chain : 0;
         grid->blocks = chain > grid->run ? blocks : grid->runs;
     }
+}
+
+/* The longest chain, in chunks. Where rows attend all, long runs of whole values have blocks that wait for memory
+ * alone, and would end too unevenly; those of bytes are bound by instructions, of which a block's start has many. */
+static int ops_attend_longest(const attend_params *p, int abilities, int run) {
+    if (p->selected || abilities & ATTEND_TOKENS) return 24;
+    return run < 4 || (abilities & ATTEND_CACHE) == ATTEND_CACHE_E4M3 ? 16 : 0;
 }
 
 /* units: of rows x KV heads x tiles of queries. */
@@ -79,10 +86,9 @@ static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_par
     grid.run = layout_run(chunks, heads);
     grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
     grid.chain = 0;
-    /* Not where rows attend all: their blocks are long, and end too unevenly in a chain. */
-    if (p->heads / heads <= LAYOUT_CHAIN_ROWS &&
-        (p->selected || abilities & ATTEND_TOKENS))
-        ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2);
+    if (p->heads / heads <= LAYOUT_CHAIN_ROWS)
+        ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2,
+                         ops_attend_longest(p, abilities, grid.run));
     return grid;
 }
 
