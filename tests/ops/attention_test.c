@@ -403,6 +403,32 @@ static void test_mask(int k, int entries, int before, cairn_type type) {
     free(visible), drop(&bases), drop(&mask), drop_world(&w);
 }
 
+/* Rows of any length together, of which a block takes several runs; a row alone has the same bits. */
+static void test_together(cairn_type type, int size, int dim, int group) {
+    const int lengths[] = {1300, 40, 700, 1}, count = rt->device.sm_count;
+    world w = make_world(type, CAIRN_F32, size, dim, 2, group, 8, 4, lengths);
+    both all = MAKE(CAIRN_F32, w.rows, w.heads, dim), at = MAKE(CAIRN_I32, w.rows);
+    cairn_attend_args a = attend_of(&w);
+    bool fine, same = true;
+    send_world(&w);
+    rt->device.sm_count = 1;
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    tap_ok(fine, "attend on %s: rows of any length together, cache %s, page %d, dim %d, %d heads each", where,
+           cairn_type_name(type), size, dim, group);
+    rt->device.sm_count = count;
+    for (int r = 0; r < w.rows && fine; r++) {
+        const size_t bytes = all.bytes / (size_t)w.rows;
+        for (int i = 0; i < w.rows; i++) ints(&at)[i] = i == r ? ints(&w.at)[i] : 0;
+        upload(&at), poison(&all);
+        a.pages.positions = at.t, a.out = all.t, a.lse = NULL;
+        fine = done(cairn_attend(rt, &a));
+        download(&all);
+        same = same && fine && !memcmp(all.host + (size_t)r * bytes, w.out.host + (size_t)r * bytes, bytes);
+    }
+    tap_ok(same, "attend on %s: and beside rows of one token the same bits", where);
+    drop(&all), drop(&at), drop_world(&w);
+}
+
 /* ---- prompts ---- */
 
 /* Two prompts whole, of which one has a part before it; a row alone has the same bits. */
@@ -863,6 +889,9 @@ static void part(cairn_runtime *opened, const char *name) {
         test_tokens(CAIRN_E4M3, 16, 64, 1, 4, 700);
         rt->device.sm_count = count;
     }
+    test_together(CAIRN_F16, 64, 128, 2);
+    test_together(CAIRN_E4M3, 16, 64, 4);
+    if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) test_together(CAIRN_F32, 16, 128, 3);
     /* Heads that are no multiple of 32 values. */
     test_types(CAIRN_E4M3, CAIRN_BF16, 16, 48, 2, 17, 0, true);
     test_prompt(CAIRN_F16, CAIRN_F32, 16, 80, 3);
