@@ -160,6 +160,7 @@ CAIRN_INLINE float score_of(const attend_params &p, float s) {
 /* Where a chunk holds whole pages its warps tell each other of their keys as the scores come (meet_pages);
  * else the lse of every page of a run is found beforehand (weigh_pages). */
 constexpr bool MEETING = TWO_LEVEL && CHUNK % PAGE == 0;
+constexpr int MEETINGS = CAIRN_ARCH < 900 ? 1 : PAGE / 16; /* of a page, at a time: as registers allow */
 constexpr float ALONE = 3e38f; /* in place of a weight: of a page only the sinks are attended, as they are */
 
 /* The place in a selection of the first entry that is that page, -1 for none. */
@@ -217,7 +218,9 @@ CAIRN_INLINE void meet_pages(const key_piece *piece, int chunk, int entry, int w
             if (q > 0 && rows <= q * 8) break;
             float top = NOTHING, total = 0.0f;
             const float *part = here + (page * (PAGE / 16) * 16 + m) * 2;
+#pragma unroll MEETINGS
             for (int n = 0; n < PAGE / 16; n++) top = fmaxf(top, part[n * 32]);
+#pragma unroll MEETINGS
             for (int n = 0; n < PAGE / 16; n++)
                 total = fma_f32(part[n * 32 + 1], exp2_fast(part[n * 32] - top), total);
             const float weight = m < rows ? bias[(entry + page) * 16 + m] : NO_SCORE;

@@ -47,6 +47,11 @@ CAIRN_INLINE uint32_t piece_at(int key, int piece) {
     return (uint32_t)(key * PIECES + (piece ^ (DIM % 64 ? key >> 1 & 3 : key & 7))) * 16;
 }
 
+/* From where piece 0 or 1 lies to where piece 4u + 2h, or 4u + 2h + 1, of the same key does. */
+CAIRN_INLINE uint32_t pieces_on(uint32_t at, int u, int h) {
+    return (DIM % 64 ? at + (uint32_t)u * 64 : at ^ (uint32_t)u * 64) ^ (uint32_t)h * 32;
+}
+
 /* Whether a head has piece `piece` of 16 bytes of f16. */
 CAIRN_INLINE bool has_piece(int piece) { return DIM == HEAD_DIM || piece < HEAD_DIM / 8; }
 
@@ -117,10 +122,11 @@ struct half_store {
     CAIRN_METHOD uint32_t place(int key, int part) { return piece_at(key, part); }
     /* Dimensions 32u.. of keys 16i.. as two A operands. */
     CAIRN_METHOD void keys(const unsigned char *keys, int i, int u, uint32_t *a) {
-        const int lane = lane_id(), key = i * 16 + lane % 16;
+        const int lane = lane_id();
+        const uint32_t at = place(lane % 16, lane / 16);
+        keys += i * 16 * PIECES * 16;
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            load_matrix_x4(a + 4 * h, shared_addr(keys + place(key, 4 * u + 2 * h + lane / 16)));
+        for (int h = 0; h < 2; h++) load_matrix_x4(a + 4 * h, shared_addr(keys + pieces_on(at, u, h)));
     }
     /* The same dimensions of queries 8q.., as two B operands. */
     CAIRN_METHOD void queries(const unsigned char *queries, int q, int u, uint32_t *b) {
@@ -129,11 +135,12 @@ struct half_store {
     }
     /* Dimensions 32n.. of the values of keys 16i.. as two A operands. */
     CAIRN_METHOD void values(const unsigned char *values, int i, int n, uint32_t *a) {
-        const int lane = lane_id(), key = i * 16 + lane / 16 * 8 + lane % 8;
+        const int lane = lane_id();
+        const uint32_t at = place(lane / 16 * 8 + lane % 8, lane / 8 & 1);
+        values += i * 16 * PIECES * 16;
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            load_matrix_transposed_x4(
-                a + 4 * h, shared_addr(values + place(key, 4 * n + 2 * h + (lane / 8 & 1))));
+            load_matrix_transposed_x4(a + 4 * h, shared_addr(values + pieces_on(at, n, h)));
     }
 };
 template <class Cache> struct store_of { typedef half_store type; };
@@ -147,8 +154,15 @@ struct key_piece {
     int position, last;
 };
 
-/* Copies of a piece at a time: with more, sm_120 runs out of registers. */
+/* sm_120 runs out of registers where more is under way at a time: copies of a piece; in a step's one kernel
+ * products of keys, and another way for few queries. */
 constexpr int FETCHES = CAIRN_ARCH >= 1000 || DIM > 64 ? 2 : 4;
+#if CAIRN_ARCH >= 1000 && defined(CAIRN_BLOCKS)
+constexpr bool SCARCE = CAIRN_BLOCKS > 0;
+#else
+constexpr bool SCARCE = false;
+#endif
+constexpr int SCORES_UNROLLED = SCARCE ? 1 : DIM / 32;
 
 /* Starts the copy of part `part` of key `slot` of piece i; zeros where no row sees the key. A cache
  * of another kind is a struct with a function of this name beside it, and with + for values. */
@@ -348,7 +362,7 @@ CAIRN_INLINE void score_keys(const unsigned char *queries, const unsigned char *
     for (int q = 0; q < TILES; q++)
 #pragma unroll
         for (int i = 0; i < WARP_PIECES * 4; i++) s.v[q][i / 4][i % 4] = 0.0f;
-#pragma unroll
+#pragma unroll SCORES_UNROLLED
     for (int u = 0; u < DIM / 32; u++) {
         uint32_t b[TILES][4];
 #pragma unroll
@@ -557,7 +571,7 @@ CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory,
                              Adjust adjust) {
     const auto parts = [&] { return (float *)(memory + warp_id() * 2 * KEYS_BYTES); };
     const auto totals = [&] { return (f32x2 *)(memory + TOTALS_AT); };
-    if (TILES > 1 && count <= 8) /* the usual case has registers to spare */
+    if (TILES > 1 && !SCARCE && count <= 8) /* the usual case has registers to spare */
         attend_chunks<false, 1>(cache, value_step, memory, first, end, end, count, factor, piece, keys, last,
                                 adjust, parts, totals);
     else
