@@ -49,7 +49,8 @@ CAIRN_INLINE uint32_t piece_at(int key, int piece) {
 
 /* From where piece 0 or 1 lies to where piece 4u + 2h, or 4u + 2h + 1, of the same key does. */
 CAIRN_INLINE uint32_t pieces_on(uint32_t at, int u, int h) {
-    return (DIM % 64 ? at + (uint32_t)u * 64 : at ^ (uint32_t)u * 64) ^ (uint32_t)h * 32;
+    if constexpr (DIM % 64 == 0) return (at + (uint32_t)(u / 2) * 128) ^ (uint32_t)(u % 2 * 64 + h * 32);
+    return (at + (uint32_t)u * 64) ^ (uint32_t)h * 32;
 }
 
 /* Whether a head has piece `piece` of 16 bytes of f16. */

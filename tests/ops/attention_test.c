@@ -894,6 +894,7 @@ static void part(cairn_runtime *opened, const char *name) {
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) test_together(CAIRN_F32, 16, 128, 3);
     /* Heads that are no multiple of 32 values. */
     test_types(CAIRN_E4M3, CAIRN_BF16, 16, 48, 2, 17, 0, true);
+    test_types(CAIRN_F16, CAIRN_F32, 16, 176, 1, 2, 0, false); /* and lie in no power of two */
     test_prompt(CAIRN_F16, CAIRN_F32, 16, 80, 3);
     test_pages(CAIRN_F16, 32, 112, 1, 2, true, 0);
     test_hard(1, 130, 16, 64, true);
