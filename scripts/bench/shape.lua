@@ -170,25 +170,33 @@ local function header_of(s, list, chosen)
   return "GGUF" .. string.pack("<I4I8I8", 3, #list, keys) .. table.concat(parts) .. table.concat(infos)
 end
 
--- About a megabyte of blocks with random values; a tensor is written as often of it as it takes.
-local function pattern_of(t)
-  local blocks = {}
-  for i = 1, (1 << 20) // t.bytes // 64 do
-    local bytes = {}
-    for j = 1, 64 do
-      local words = {}
-      for k = 1, t.bytes - #t.scale - #(t.tail or "") do
-        -- the high byte of an f16 stays small, so that no weight is large, infinite or NaN
-        words[k] = string.char(t.id == 1 and k % 2 == 0 and 0x20 + math.random(0, 3) + 128 * math.random(0, 1)
-          or math.random(0, 255))
-      end
-      bytes[j] = t.scale .. table.concat(words) .. (t.tail or "")
-    end
-    blocks[i] = table.concat(bytes)
+-- A block of random values. Of types without a least value half the scales are negative, for their values lean
+-- to one side.
+local function block_of(t)
+  local bytes = {}
+  for k = 1, t.bytes - #t.scale - #(t.tail or "") do
+    -- the high byte of an f16 stays small, so that no weight is large, infinite or NaN
+    bytes[k] = string.char(t.id == 1 and k % 2 == 0 and 0x20 + math.random(0, 3) + 128 * math.random(0, 1)
+      or math.random(0, 255))
   end
-  return table.concat(blocks)
+  local scale = t.scale
+  if #scale == 2 and math.random(0, 1) == 1 then scale = scale:sub(1, 1) .. string.char(scale:byte(2) | 128) end
+  return scale .. table.concat(bytes) .. (t.tail or "")
 end
 
+-- About a megabyte of blocks, an odd number of them: rows of a tensor, whose blocks are even, are all others.
+local function pattern_of(t)
+  local parts = {}
+  for i = 1, (1 << 20) // t.bytes // 64 do
+    local blocks = {}
+    for j = 1, i == 1 and 63 or 64 do blocks[j] = block_of(t) end
+    parts[i] = table.concat(blocks)
+  end
+  return { text = table.concat(parts), at = 0 }
+end
+
+-- A tensor goes on in the pattern where the one before ended, or those of a layer would be alike, and what two of
+-- them give together would lean to one side.
 local function write_tensor(file, tensor, chosen, patterns)
   local left = bytes_of(tensor, chosen)
   local padding = -left % 32
@@ -198,11 +206,11 @@ local function write_tensor(file, tensor, chosen, patterns)
     local kind = type_of(tensor, chosen)
     patterns[kind] = patterns[kind] or pattern_of(types[kind])
     local pattern = patterns[kind]
-    while left >= #pattern do
-      assert(file:write(pattern))
-      left = left - #pattern
+    while left > 0 do
+      local part = math.min(left, #pattern.text - pattern.at)
+      assert(file:write(pattern.text:sub(pattern.at + 1, pattern.at + part)))
+      pattern.at, left = (pattern.at + part) % #pattern.text, left - part
     end
-    assert(file:write(pattern:sub(1, left)))
   end
   assert(file:write(("\0"):rep(padding)))
 end
