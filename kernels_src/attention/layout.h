@@ -203,13 +203,15 @@ CAIRN_LAYOUT int layout_select_bytes(int pages, int group, int dim) {
  * the runs that a block of a cluster has, at most; which of up to LAYOUT_SELECT_COUNTED candidates are kept, a word
  * for eight; the selection. */
 enum { LAYOUT_SELECT_CLUSTER = 8, LAYOUT_SELECT_COUNTED = 1024 };
-CAIRN_LAYOUT int layout_own_sums_bytes(int kv_heads, int group, int dim) {
-    const int runs = (layout_most_runs(kv_heads) + LAYOUT_SELECT_CLUSTER - 1) / LAYOUT_SELECT_CLUSTER;
+CAIRN_LAYOUT int layout_own_runs(int kv_heads) {
+    return (layout_most_runs(kv_heads) + LAYOUT_SELECT_CLUSTER - 1) / LAYOUT_SELECT_CLUSTER;
+}
+CAIRN_LAYOUT int layout_own_sums_bytes(int runs, int group, int dim) {
     return (runs * group * (dim * 4 + 8) + 15) / 16 * 16;
 }
 CAIRN_LAYOUT int layout_select_attend_bytes(int pages, int kv_heads, int group, int dim) {
-    return layout_step_chain_bytes(group, dim) + layout_own_sums_bytes(kv_heads, group, dim) +
-           LAYOUT_SELECT_COUNTED / 2 + layout_select_bytes(pages, group, dim);
+    return layout_step_chain_bytes(group, dim) +
+           layout_own_sums_bytes(layout_own_runs(kv_heads), group, dim) + LAYOUT_SELECT_COUNTED / 2 + layout_select_bytes(pages, group, dim);
 }
 
 #endif

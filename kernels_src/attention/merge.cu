@@ -6,7 +6,7 @@
 #include "abi/attention.h"
 
 CAIRN_KERNEL(merge_states, 128, 8, merge_states_params) {
-    const float nothing = as_f32(0xff800000u);
+    const float nothing = minus_infinity();
     const int64_t i = (int64_t)block_id() * 4 + warp_id();
     if (i >= p.states) return;
     float top = nothing, total = 0.0f;

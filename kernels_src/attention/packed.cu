@@ -24,6 +24,7 @@
 #include "attention/paged.cuh"
 #include "attention/abilities.cuh"
 #include "attention/rows.cuh"
+#include "attention/runs.cuh"
 
 constexpr int TILES = DIM > 128 ? 1 : 2; /* of 16 rows, of a warp */
 constexpr int PACKED_WARPS = 4, PACKED_THREADS = PACKED_WARPS * WARP;

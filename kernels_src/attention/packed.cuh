@@ -74,7 +74,7 @@ struct packed_out {
     CAIRN_MEMBER void finish(int64_t row, float top, float total) const {
         if (p.lse)
             p.lse[row] = total > 0.0f ? (top + log2_fast(total)) * 0.6931471805599453f
-                                      : as_f32(0xff800000u);
+                                      : minus_infinity();
     }
 };
 

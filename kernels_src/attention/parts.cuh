@@ -30,7 +30,7 @@ template <int VALUES, int THREADS> struct held_parts {
     CAIRN_MEMBER void gather(int parts, float *top, float *total) const {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            top[h] = as_f32(0xff800000u), total[h] = 0.0f;
+            top[h] = minus_infinity(), total[h] = 0.0f;
 #pragma unroll 4
             for (int c = lane_id() % 4; c < parts; c += 4) top[h] = fmaxf(top[h], sum(c, h).x);
             top[h] = quad_max(top[h]);

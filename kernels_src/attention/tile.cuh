@@ -2,13 +2,15 @@
 #ifndef CAIRN_TILE_CUH
 #define CAIRN_TILE_CUH
 
+#include "attention/runs.cuh"
+
 constexpr int THREADS = CORE_WARPS * WARP;
 
 CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count,
                                 int threads = THREADS) {
     for (int i = thread_id(); i < count * HEAD_DIM; i += threads) {
         p.out[head * HEAD_DIM + i] = 0.0f;
-        if (p.lse && i < count) p.lse[head + i] = as_f32(0xff800000u);
+        if (p.lse && i < count) p.lse[head + i] = minus_infinity();
     }
 }
 
@@ -81,7 +83,7 @@ CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const floa
             if (p.lse && d == 0 && lane_id() == 0)
                 p.lse[at.head + m] = done.total > 0.0f
                                          ? (done.top + log2_fast(done.total)) * 0.6931471805599453f
-                                         : as_f32(0xff800000u);
+                                         : minus_infinity();
         }
     }
 }

@@ -58,6 +58,7 @@ template <class T, int limit = 96 * 1024> CAIRN_INLINE T &shared_as() {
 
 CAIRN_INLINE uint32_t as_u32(float x) { return bit_cast<uint32_t>(x); }
 CAIRN_INLINE float as_f32(uint32_t bits) { return bit_cast<float>(bits); }
+CAIRN_INLINE float minus_infinity() { return as_f32(0xff800000u); }
 
 CAIRN_INLINE int lane_id() { return thread_id() & (WARP - 1); }
 CAIRN_INLINE int warp_id() { return thread_id() / WARP; }

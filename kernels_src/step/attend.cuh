@@ -276,12 +276,13 @@ CAIRN_INLINE void attend_chain(const step_params &p, step_cache cache, unsigned 
     }
 }
 
-/* All that the block folds, with fetch_first under way or done. All threads of the block; the memory may be
- * written again after the next block_sync. Returns the item's place, which waits in shared memory so
- * that the registers are the keys' own. */
-CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item,
-                                          step_cache cache, uint8_t *layer,
-                                          unsigned char *memory) {
+/* All that the block folds, with fetch_first under way or done, of up to 8 TILES queries. All threads of the block; the
+ * memory may be written again after the next block_sync. Returns the item's place, which waits in shared memory so
+ * that the registers are the keys' own. send(place, run, totals, parts, step): what the warps left of a run, as
+ * merge_warps takes it. */
+template <int TILES = 2, class Send>
+CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item, step_cache cache,
+                                          uint8_t *layer, unsigned char *memory, Send send) {
     static_assert(sizeof(attend_place) <= ATTEND_BYTES - WORDS_AT, "attend: its place");
     if (FLOW) {
         gather_fresh(p, item, layer, memory);
@@ -321,20 +322,27 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
         attend_chain<layout_step_chain_places(SHARE)>(
             p, cache, memory, first, run, item.end(p), share_heads(item.share), piece, keys, last, hide,
             [&](int number, const f32x2 *totals, const unsigned char *parts, int step) {
-                send_parts(p, place.first, place.share, place.run + number - first, layer, totals, parts, step,
-                           share_heads(item.share));
+                send(place, place.run + number - first, totals, parts, step);
             });
         return place;
     }
     if (warp_id() < CORE_WARPS)
-        attend_run(cache, VALUE_STEP, memory, item.begin(p),
-                   FLOW ? item.begin(p) + 1 : item.end(p), item.rows * share_heads(item.share),
-                   score_scale(p), piece, keys, last, hide);
+        attend_run<TILES>(cache, VALUE_STEP, memory, item.begin(p), FLOW ? item.begin(p) + 1 : item.end(p),
+                          item.rows * share_heads(item.share), score_scale(p), piece, keys, last, hide);
     block_sync();
     const attend_place place = *(const attend_place *)(memory + WORDS_AT);
-    send_parts(p, place.first, place.share, place.run, layer, memory,
-               place.rows * share_heads(place.share));
+    send(place, place.run, (const f32x2 *)(memory + TOTALS_AT), memory, 2 * KEYS_BYTES);
     return place;
+}
+
+/* The same, handed on through memory. */
+CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item, step_cache cache,
+                                          uint8_t *layer, unsigned char *memory) {
+    return attend_item_run(
+        p, item, cache, layer, memory,
+        [&](const attend_place &at, int run, const f32x2 *totals, const unsigned char *parts, int step) {
+            send_parts(p, at.first, at.share, run, layer, totals, parts, step, at.rows * share_heads(at.share));
+        });
 }
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef CAIRN_STEP_MERGE_CUH
 #define CAIRN_STEP_MERGE_CUH
 
+#include "attention/runs.cuh"
 #include "step/attend.cuh"
 
 constexpr int HEAD_UNITS = DIM / 32;

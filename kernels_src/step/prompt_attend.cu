@@ -155,7 +155,7 @@ CAIRN_INLINE void attend_tile(const step_params &p, const unsigned char *memory,
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 if ((tile * TILE_KEYS + n * 8 + lane_id() % 4 * 2 + c % 2) % PAGE == PAGE - 1)
-                    s[n][c] = as_f32(0xff800000u);
+                    s[n][c] = minus_infinity();
     }
     if (has_window(p)) { /* keys before a row's window are none of its */
 #pragma unroll

@@ -22,10 +22,11 @@
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
-#include "step/merge.cuh"
+#include "step/cluster.cuh"
 
 constexpr int OWN_RUNS_AT = CHAIN_AT + layout_step_chain_bytes(SHARE, HEAD_DIM);
-constexpr int EIGHTS_AT = OWN_RUNS_AT + layout_own_sums_bytes(KV_HEADS, GROUP, HEAD_DIM);
+constexpr int OWN_RUNS = layout_own_runs(KV_HEADS); /* of a block, at most */
+constexpr int EIGHTS_AT = OWN_RUNS_AT + layout_own_sums_bytes(OWN_RUNS, GROUP, HEAD_DIM);
 constexpr int SELECTION_AT = EIGHTS_AT + LAYOUT_SELECT_COUNTED / 2;
 static_assert(SHARES == 1 && GROUP <= LAYOUT_STEP_CHAIN_HEADS, "select_attend: heads of a KV head");
 static_assert(CHAIN_AT % 16 == 0 && SELECTION_AT % 16 == 0, "select_attend: alignment");
@@ -234,28 +235,6 @@ CAIRN_INLINE void prefetch_chunks(Cache cache, int first, int end, const Keys &k
     }
 }
 
-/* The sums of the runs of each block of the cluster: values [run, head, HEAD_DIM], (m, l) [run, head]; `each` a
- * block, in order. */
-struct cluster_sums {
-    static constexpr int OWN_RUNS = ceil_div(layout_most_runs(KV_HEADS), (int)LAYOUT_SELECT_CLUSTER);
-    float *values;
-    f32x2 *sums;
-    float share; /* of a block, a run */
-
-    CAIRN_MEMBER cluster_sums(unsigned char *memory, int each_block)
-        : values((float *)memory), sums((f32x2 *)(memory + OWN_RUNS * GROUP * HEAD_DIM * 4)),
-          share(1.0f / (float)each_block) {}
-
-    CAIRN_METHOD int slot(int m, int run) { return run % OWN_RUNS * GROUP + m; } /* consecutive runs' differ */
-    CAIRN_MEMBER int rank(int run) const { return (int)(((float)run + 0.5f) * share); }
-    CAIRN_MEMBER u32x2 two(int m, int run, int d) const {
-        return remote_load<u32x2>(remote(shared_addr(values + slot(m, run) * HEAD_DIM + d), rank(run)));
-    }
-    CAIRN_MEMBER u32x2 sum(int m, int run) const {
-        return remote_load<u32x2>(remote(shared_addr(sums + slot(m, run)), rank(run)));
-    }
-};
-
 /* How the row's list is cut into runs, and these are dealt out to the blocks: `each` a block, in order. */
 struct list_runs {
     int chunks, run, count, each; /* run: chunks of a run; count: runs */
@@ -284,52 +263,8 @@ CAIRN_INLINE void attend_own(const step_params &p, const page_row &r, step_cache
         p, cache, memory, first, run, stop, GROUP, piece, pieces,
         [](const key_piece &from, int) { return from.last; }, [](int, const key_piece *, auto &) {},
         [&](int number, const f32x2 *totals, const unsigned char *parts, int step) {
-            const cluster_sums own(memory + OWN_RUNS_AT, runs.each);
-            merge_warps(
-                totals, parts, step, GROUP,
-                [&](int m, int d, f32x4 v) { *(f32x4 *)(own.values + own.slot(m, number) * HEAD_DIM + d) = v; },
-                [&](int m, float top, float total) { own.sums[own.slot(m, number)] = f32x2{top, total}; });
+            cluster_sums<OWN_RUNS>(memory + OWN_RUNS_AT, runs.each).keep(number, totals, parts, step);
         });
-}
-
-/* The sum of the values of eight lanes next to each other, as weigh_eight adds them. */
-CAIRN_INLINE float sum_eight(float v) {
-#pragma unroll
-    for (int i = 1; i < 8; i *= 2) v = add_f32(v, shuffle_xor(v, i));
-    return v;
-}
-
-/* What the runs of all blocks give, to the bit as merge_block. Every block has some of the values; eight lanes have
- * two of them, of eight runs at a time a run each. */
-CAIRN_INLINE void merge_cluster(unsigned char *memory, const list_runs &all_runs, const page_row &r, uint8_t *layer) {
-    constexpr int PAIRS = HEAD_DIM / 2;
-    const cluster_sums all(memory + OWN_RUNS_AT, all_runs.each);
-    const int rank = cluster_rank(), blocks = cluster_size(), runs = all_runs.count;
-    const int begin = rank * GROUP * PAIRS / blocks, end = (rank + 1) * GROUP * PAIRS / blocks;
-#pragma unroll 1
-    for (int first = begin + warp_id() * 4; first < end; first += WARPS * 4) {
-        const int i = min_of(first + lane_id() / 8, end - 1), m = i / PAIRS, d = i % PAIRS * 2;
-        u32x2 sums, two;
-        const auto ask = [&](int run) {
-            sums = u32x2{as_u32(NOTHING), 0}, two = u32x2{};
-            if (run < runs) sums = all.sum(m, run), two = all.two(m, run, d);
-        };
-        merged_pair pair;
-        ask(lane_id() % 8);
-#pragma unroll 1
-        for (int run = lane_id() % 8; run / 8 * 8 < runs; run += 8) {
-            const float own = as_f32(sums.x), l = as_f32(sums.y), x = as_f32(two.x), y = as_f32(two.y);
-            ask(run + 8);
-            float top = own;
-#pragma unroll
-            for (int k = 1; k < 8; k *= 2) top = fmaxf(top, shuffle_xor(top, k));
-            const float weight = exp2_fast(own - top), total = sum_eight(mul_f32(l, weight));
-            pair.add(f32x2{top, total}, sum_eight(mul_f32(x, weight)), sum_eight(mul_f32(y, weight)));
-        }
-        const f32x2 o = pair.share();
-        if (lane_id() % 8 == 0 && first + lane_id() / 8 < end)
-            send_attended(layer, r.row, r.kv_head * GROUP + m, d, o.x, o.y);
-    }
 }
 
 /* What a row chose, for the count of pages read and for who asks. */
@@ -357,8 +292,5 @@ CAIRN_KERNEL(step_select_attend, THREADS, 1, step_params) {
     if (cluster_rank() == cluster_size() - 1) tell_pages(p, r, s.bits, list, count); /* which has the fewest runs */
     const list_runs runs(p, r, count);
     attend_own(p, r, cache, memory, {list, r.table, count}, runs);
-    cluster_sync();
-    merge_cluster(memory, runs, r, layer);
-    cluster_arrive_relaxed(); /* its reads of others' sums are done */
-    cluster_wait();
+    merge_cluster(cluster_sums<OWN_RUNS>(memory + OWN_RUNS_AT, runs.each), runs.count, r.row, r.kv_head, layer);
 }

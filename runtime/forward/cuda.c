@@ -34,7 +34,8 @@ enum {
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
-    STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
+    STEP_ROW_CLUSTER = 8, /* blocks that take a row alone, or twice as many: see cuda_chain.c */
+    STEP_GRAPHS = 7, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
     STEP_CONSTANTS = 41,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
@@ -230,6 +231,10 @@ typedef struct forward_cuda_state {
     jit_kernel chain_kernel;    /* of steps of many rows, see cuda_chain.c */
     step_flow_state chain_state;
     bool chain_asked;
+    jit_kernel row_kernel;      /* of a row alone, by clusters of blocks, see there */
+    step_flow_state row_state;
+    bool row_asked;
+    int row_most, row_cluster;  /* blocks of a cluster: at most, 0 without; of the step that is launched */
     jit_kernel joint_kernel;    /* of a row alone that selects, see cuda_select.c */
     step_flow_state joint_state;
     bool joint_asked, joint;    /* joint: the step that is launched runs by it */

@@ -1,8 +1,14 @@
-/* forward_cuda_chain: attention of a step of many rows (CAIRN_CHAINED in kernels_src/step/attend.cuh). One row
- * employs the GPU by a block for each of its runs; of 32 rows these would be thousands of blocks that begin,
- * meet and end for a few keys each. Then a block takes several runs of a row one after the other, as many as
- * leave a block for each place on the GPU; the runs, and so the bits, stay what they are. The kernel is compiled
- * in the background from the first such step on. */
+/* forward_cuda_chain: whole attention of steps of many rows, and of one row. Usually a block has a run of a row, and
+ * the last block of a row merges what all left in memory. Of both kinds below the runs, and so the bits, stay what
+ * they are; each is compiled in the background from the first such step on.
+ *
+ * Many rows (CAIRN_CHAINED in kernels_src/step/attend.cuh): of 32 rows there would be thousands of blocks that begin,
+ * meet and end for a few keys each. Then a block takes several runs of a row one after the other, as many as leave a
+ * block for each place on the GPU.
+ * A row alone with few runs (kernels_src/step/attend_row.cu): a cluster of 8 or 16 blocks has them, and merges them
+ * without going through memory: 1 to 2 us less a layer. */
+
+/* ---- many rows ---- */
 
 static bool cuda_wants_chain(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
     return cuda_wants_stage(f, "step/attend.cu", "CHAINED", which, constants, out);
@@ -54,4 +60,40 @@ static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chai
     const int window = f->plan->layers[layer].window;
     const int each = window ? layout_chained(chain->chunks, cuda_window_run(f, window)) : 1;
     return window ? (cuda_window_runs(f, window) + each - 1) / each : chain->blocks;
+}
+
+/* ---- a row alone ---- */
+
+static unsigned cuda_cluster_bytes(const forward_cuda_state *f) {
+    const model_shape *s = f->shape;
+    return f->attend_bytes + (unsigned)layout_own_sums_bytes(1, s->heads / s->kv_heads, s->head_dim);
+}
+
+static bool cuda_wants_row(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
+    return cuda_wants_stage(f, "step/attend_row.cu", NULL, which, constants, out);
+}
+
+static cairn_status cuda_row_function(forward_cuda_state *f, jit_program *program, int which) {
+    (void)which;
+    return jit_function(f->dev->jit, program, "step_attend_row", (int)cuda_cluster_bytes(f), &f->row_kernel);
+}
+
+/* Whether it can be launched by now; waits: once it is there, if it was asked for. */
+static bool cuda_has_row(forward_cuda_state *f, bool waits) {
+    static const cuda_extra row = {cuda_wants_row, cuda_row_function, 0, 1,
+                                   "steps of one row go on by slower kernels", false};
+    return f->row_most && !cuda_get_extra(f, &row, &f->row_state, &f->row_asked, waits);
+}
+
+/* Blocks of the cluster that takes the row in f->stage.words, which sees all; 0: there is none. */
+static int cuda_choose_cluster(forward_cuda_state *f, const forward_rule *rule) {
+    const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
+    if (rows != 1 || rule || f->adapts || f->drafts || f->wide || runs > f->row_most || !cuda_has_row(f, false)) return 0;
+    return runs > STEP_ROW_CLUSTER ? f->row_most : STEP_ROW_CLUSTER;
+}
+
+static cairn_status cuda_attend_cluster(forward_cuda_state *f, const step_params *p) {
+    const device_dims dims = {{(unsigned)f->row_cluster, (unsigned)f->shape->kv_heads, 1}, (unsigned)f->warps * 32,
+                              (unsigned)f->row_cluster, cuda_cluster_bytes(f), true};
+    return device_launch(f->dev, &f->row_kernel, &dims, p);
 }

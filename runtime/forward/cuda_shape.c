@@ -297,6 +297,17 @@ static bool cuda_has_clusters(const forward_cuda_state *f) {
     return f->dev->arch >= 90 && f->dev->arch < 120;
 }
 
+/* Blocks of the largest cluster that takes a row alone (cuda_chain.c), 0: none does. Where there is a flow kernel that
+ * serves such rows; of more KV heads the clusters would not all find room at once. Sixteen blocks wait longer for
+ * room, which runs of heads of 64 do not make up for (H100: an 8B behind 1900 tokens 1912 us for 1989, a 1B behind
+ * 2050 475 for 457). */
+static int cuda_choose_row_cluster(const forward_cuda_state *f) {
+    const int places = 2 * f->blocks / f->shape->kv_heads;
+    if (!cuda_has_clusters(f) || f->flow_chunks || f->latents.heads || cuda_shares(f->shape) > 1) return 0;
+    if (f->shape->head_dim > 64 && places >= 2 * STEP_ROW_CLUSTER) return 2 * STEP_ROW_CLUSTER;
+    return places >= STEP_ROW_CLUSTER ? STEP_ROW_CLUSTER : 0;
+}
+
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
 static bool cuda_spreads(const forward_cuda_state *f) { return f->streamed && cuda_has_clusters(f); }
 
@@ -346,6 +357,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
         cuda_shares(s) == 1 && !f->latents.heads)
         cuda_choose_flow(f);
+    f->row_most = cuda_choose_row_cluster(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
     f->sparse_flow = f->can_select && cuda_selects_any(&m->runtime->config, s->layers);

@@ -162,6 +162,7 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     step_params p = f->stage.params;
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
     dims.grid[0] = (unsigned)(groups * blocks * f->shape->kv_heads * cuda_shares(f->shape));
+    if (blocks <= f->row_cluster) return cuda_attend_cluster(f, &p);
     if (f->drafts) kernel = &f->draft_attend;
     if (chained) kernel = &f->chain_kernel, dims.shared_bytes = cuda_chain_bytes(f), p.chain = chain->chunks;
     return device_launch(f->dev, kernel, &dims, &p);
@@ -253,15 +254,20 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
     return status || !wanted ? status : cuda_launch_head(f, &f->stage, STEP_K_HEAD, wanted);
 }
 
-/* Graphs of rows without and with adapters, of those among which some draft, and of wide products. */
-static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f->adapts + 2 * f->drafts; }
+/* Graphs of rows without and with adapters, of those among which some draft; of a row alone by clusters of 8 and of 16;
+ * and of wide products. */
+static int cuda_graph_kind(const forward_cuda_state *f) {
+    if (f->wide) return STEP_GRAPHS - 1;
+    return f->row_cluster ? 3 + f->row_cluster / STEP_ROW_CLUSTER : f->adapts + 2 * f->drafts;
+}
 
 /* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
  * or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a group
  * of their own, and few have logits. */
 static step_graph_size cuda_graph_size(forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    step_graph_size size = {rule ? f->runs : 1, rows, rows, cuda_choose_chain(f, rule), f->banded};
+    step_graph_size size = {rule ? f->runs : f->row_cluster ? f->row_cluster : 1, rows, rows, cuda_choose_chain(f, rule),
+                            f->banded};
     while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
@@ -310,6 +316,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
     f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f, false);
+    f->row_cluster = cuda_choose_cluster(f, part->rule);
     f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
     if (!part->told &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))

@@ -484,6 +484,29 @@ static void test_joint(rig *gpu, int at) {
     test_batch(gpu, 30, 1, SPARSE); /* where all pages are kept */
 }
 
+/* A row alone that sees all, by a cluster of blocks once its kernel is there: the bits of a block for each run, alone
+ * and among others; and again by those where it is not to be. */
+static void test_row(rig *gpu, int at) {
+    forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
+    const bool can = s->dev->arch >= 90 && s->dev->arch < 120 && !s->flow_chunks;
+    const int most = s->row_most;
+    bool fine;
+    s->row_most = 0;
+    fine = forward(gpu, 1, 2, at, 1, DENSE, 1, logits) && !s->row_cluster;
+    s->row_most = can ? 2 * STEP_ROW_CLUSTER : 0; /* of so few multiprocessors it would be none */
+    for (int i = 0; i < 1200 && can && !cuda_has_row(s, false) && s->row_state == STEP_FLOW_WAITS; i++)
+        os_sleep_us(100000);
+    tap_ok(fine && s->row_state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
+           "cuda, a row by a cluster: its kernel is asked for, and comes");
+    const int runs = cuda_row_runs(s, NULL, at), cluster = runs > STEP_ROW_CLUSTER ? 16 : 8;
+    fine = forward(gpu, 1, 2, at, 1, DENSE, 1, other) && s->row_cluster == (can ? cluster : 0);
+    tap_ok(fine && !memcmp(logits, other, VOCAB * sizeof *logits), "cuda, %d runs of a row by a cluster: the same bits",
+           runs);
+    test_batch(gpu, at, 1, DENSE);
+    test_batch(gpu, 3, 1, DENSE);
+    s->row_most = most;
+}
+
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
  * formats of their own. */
 static void test_streamed(const char *path, int at) {
@@ -500,6 +523,7 @@ static void test_streamed(const char *path, int at) {
         test_rows(&gpu, "streamed", at);
         test_batch(&gpu, at, 2, true);
         test_chains(&gpu, 300);
+        test_row(&gpu, 300);
         test_bands(&gpu, at);
         test_prompts(&gpu, at);
     }

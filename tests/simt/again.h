@@ -1,5 +1,6 @@
 /* Before the headers of step/ are included once more, in another namespace with other constants. */
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_ATTENTION_RUNS_CUH
 #undef CAIRN_KEPT_CUH
 #undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_SELECT_CORE_CUH
@@ -8,6 +9,7 @@
 #undef CAIRN_FAMILIES_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
+#undef CAIRN_STEP_CLUSTER_CUH
 #undef CAIRN_STEP_STAGES_CUH
 #undef CAIRN_STEP_PAGES_CUH
 #undef CAIRN_PROMPT_CUH

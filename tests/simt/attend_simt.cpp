@@ -38,6 +38,7 @@ namespace step {
 #include "step/attend.cu"
 #include "step/attend_pages.cu"
 #include "step/select.cu"
+#include "step/attend_row.cu"
 namespace counted {
 #include "step/select_attend.cu"
 } // namespace counted
@@ -65,12 +66,14 @@ CAIRN_KERNEL(choose, 256, 1, choice_params) {
 }
 } // namespace step
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_ATTENTION_RUNS_CUH
 #undef CAIRN_KEPT_CUH
 #undef CAIRN_ELEMENTS_CUH
 namespace op {
 #include "attention/attention.cu"
 } // namespace op
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_ATTENTION_RUNS_CUH
 #undef CAIRN_KEPT_CUH
 #undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_PAGED_CUH
@@ -158,6 +161,13 @@ struct world {
         spoil();
         uint32_t items = (uint32_t)(input[STEP_GROUPS] * input[STEP_CHUNKS] * KV_HEADS);
         simt::launch({{items + 3}, 1, THREADS, step::ATTEND_BYTES, true}, step::step_attend, p);
+        return attended();
+    }
+    /* The first row, by clusters of so many blocks. */
+    std::vector<uint16_t> clustered(uint32_t blocks) {
+        const int bytes = step::CHAIN_AT + layout_own_sums_bytes(1, GROUP, DIM);
+        spoil();
+        simt::launch({{blocks, KV_HEADS}, blocks, THREADS, (uint32_t)bytes, true}, step::step_attend_row, p);
         return attended();
     }
     std::vector<uint16_t> sparse(uint32_t parts) {
@@ -272,6 +282,9 @@ static void check_dense(world &w) {
         alone = single == first;
         tap_ok(alone && !std::count_if(w.arrived.begin(), w.arrived.end(), [](uint32_t v) { return v; }),
                "and a row alone has them, too");
+        const uint32_t runs = (uint32_t)w.input[STEP_CHUNKS];
+        tap_ok(w.clustered(runs) == first && w.clustered(RUNS) == first, "and its %u runs by clusters of as many and of %d",
+               runs, (int)RUNS);
     }
 }
 
