@@ -79,6 +79,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     cairn_session *shadow; /* on the model that drafts, outside its list: this one's first `agreed` */
     int agreed;          /* tokens, then what was drafted; opened on first use, see draft.c */
     cairn_session *of;   /* whose shadow it is; or NULL */
+    bool wary;           /* logits beside drafts were not numbers: the request goes on without */
     int wanted, wanted_at; /* how many tokens it is to draft behind so many */
     struct pace pace;
     os_atomic cancel;
