@@ -828,10 +828,9 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * minLength, maxLength, minimum, maximum and the exclusive ones of integers, enum, const, anyOf, oneOf
  * (as anyOf), $ref within the schema, true; any other keyword but a note is UNSUPPORTED by its name
  * and place.
- * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
- * line and column (left recursion, too), or when none of the model's tokens may come next;
- * UNSUPPORTED where it is too ambiguous. BAD_DATA where a token's logits are not numbers, as of damaged
- * weights, or on the GPU of values beyond those of f16 (65504): what was said before it stays. */
+ * Errors: cairn_append's; EMPTY_PROMPT; BAD_DATA where a token's logits are no numbers, since weights are
+ * damaged, or on the GPU values beyond 65504: what was said stays. Of a grammar INVALID_ARGUMENT with line
+ * and column (left recursion, too), or when no token may come next; UNSUPPORTED where it is too ambiguous. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
 CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
@@ -886,9 +885,8 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * thread. Closing a session, a model or the runtime ends what is requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
  * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session or a load, while
- * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it:
- * a session's own failure (BAD_DATA: see cairn_generate) ends its request alone.
- * [owner thread] */
+ * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it,
+ * as BAD_DATA (see cairn_generate), which ends no other session's request. [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);
 CAIRN_API cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending);
@@ -946,8 +944,7 @@ typedef struct cairn_stats {
 /* [owner thread] Errors: VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);
 
-/* Teacher-forced scoring: each token as its own decode step would see it from an empty cache, so
- * that a sparse config shows its price. */
+/* Teacher-forced scoring: each token as its own step would see it: a sparse config shows its price. */
 typedef struct cairn_eval_args {
     uint32_t struct_size;
     const int32_t *ids; /* [count], count >= 2 */
@@ -958,8 +955,8 @@ typedef struct cairn_eval_args {
     float *nll;         /* [count], out, or NULL: of each token; nll[0] is 0 */
 } cairn_eval_args;
 /* *mean_nll: the mean over tokens 2..count. Needs free pages for count tokens while it runs.
- * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback);
- * BAD_DATA with the first token whose logits are not numbers, see cairn_generate. */
+ * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback), BAD_DATA
+ * (of the first token whose logits are no numbers). */
 CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
                                   double *mean_nll);
 

@@ -22,7 +22,7 @@ static int draft_wish(const cairn_session *s) {
 /* Whether the session's next step waits for a draft. */
 static bool draft_is_due(cairn_session *s) {
     const bool decodes = s->phase == ENGINE_SAYS && s->wants && s->count - s->cached == 1;
-    if (!decodes || s->wary || !engine_has_shadow(s) || os_atomic_load(&s->cancel)) return false;
+    if (!decodes || s->options.plain || !engine_has_shadow(s) || os_atomic_load(&s->cancel)) return false;
     if (s->wanted_at != s->count) s->wanted_at = s->count, s->wanted = draft_wish(s);
     return engine_drafted(s) < s->wanted;
 }

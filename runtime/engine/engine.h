@@ -35,7 +35,7 @@ typedef struct engine_options {
     int first_token_ms; /* 0: when it may be */
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
-    bool has_sampling, has_stops;
+    bool has_sampling, has_stops, plain; /* plain: no drafts (more), see engine_take_part */
     const char *grammar, *json_schema; /* the caller's, while its call begins; NULL: none */
     const cairn_logit_bias *bias;      /* the same */
     int bias_count;
@@ -79,7 +79,6 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     cairn_session *shadow; /* on the model that drafts, outside its list: this one's first `agreed` */
     int agreed;          /* tokens, then what was drafted; opened on first use, see draft.c */
     cairn_session *of;   /* whose shadow it is; or NULL */
-    bool wary;           /* logits beside drafts were not numbers: the request goes on without */
     int wanted, wanted_at; /* how many tokens it is to draft behind so many */
     struct pace pace;
     os_atomic cancel;

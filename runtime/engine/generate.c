@@ -153,8 +153,8 @@ static cairn_status engine_keep_logprobs(cairn_session *s) {
 /* Where logits give nothing that could be drawn or scored. */
 static cairn_status engine_no_number(base *b, const char *call, int token) {
     return base_fail(b, CAIRN_BAD_DATA, "%s: the logits for token %d are not numbers: the weights are damaged, "
-                     "or on the GPU values went beyond those of f16 (65504). Try backend = \"cpu\", which "
-                     "computes in f32; where it says the same, fetch the model anew", call, token);
+                     "or on the GPU values passed f16's 65504: try backend = \"cpu\", then another file",
+                     call, token);
 }
 
 /* The next token cannot be told. What was computed is not trusted, since NaN reaches rows of the same

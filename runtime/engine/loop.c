@@ -419,7 +419,6 @@ static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool 
     s->pulled = pulled;
     s->wants = true;
     s->outcome = CAIRN_OK;
-    s->wary = false;
     engine_note_error(s, CAIRN_OK);
     s->ticket = s->model->scratch->tickets++;
     s->wanted_us = appending || !s->options.first_token_ms

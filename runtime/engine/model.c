@@ -510,18 +510,19 @@ static void engine_top(const float *logits, int vocab, int n, int32_t *ids, floa
     for (; held < n; held++) ids[held] = -1, values[held] = -INFINITY;
 }
 
-/* Logits [rows, vocab] of positions [first, first + rows): the losses of the tokens after them, which
- * are added to *sum. */
+/* Logits [rows, vocab] of positions [first, first + rows): the losses of the tokens after them are added to
+ * *sum. Behind the last position any token's tells whether there are any. */
 static cairn_status engine_score(base *b, const cairn_eval_args *args, const float *logits, int vocab,
                                  int first, int rows, double *sum) {
     for (int i = 0; i < rows; i++, logits += vocab) {
         const int next = first + i + 1;
         const size_t out = (size_t)(first + i) * (size_t)args->top;
-        const double nll = next < args->count ? engine_nll(logits, vocab, args->ids[next]) : 0.0;
-        if (nll != nll || !sample_has_number(logits, NULL, vocab)) return engine_no_number(b, "eval", next);
+        const double nll = engine_nll(logits, vocab, args->ids[next < args->count ? next : 0]);
+        if (nll != nll) return engine_no_number(b, "eval", next);
         if (args->top)
             engine_top(logits, vocab, args->top, args->top_ids + out, args->top_logits + out);
-        if (next < args->count && args->nll) args->nll[next] = (float)nll;
+        if (next >= args->count) break;
+        if (args->nll) args->nll[next] = (float)nll;
         *sum += nll;
     }
     return CAIRN_OK;

@@ -677,7 +677,7 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
         return part;
     }
     if (left > 1) return engine_plan_chunk(s, s->count - 1, most);
-    if (s->wary) return part;
+    if (s->options.plain) return part;
     if (engine_has_masks(s)) engine_draft_masks(s, &part, room, most);
     else part.drafts = engine_draft(s, room < most ? room : most);
     part.rows = part.sampled = 1 + part.drafts;
@@ -739,7 +739,7 @@ static void engine_take_part(const engine_part *part, double seconds) {
     if (part->kind == FORWARD_STEP && part->sampled) {
         const bool alone = !part->drafts && !part->masks;
         if (alone || part->tokens[0] != CAIRN_SAMPLE_NO_NUMBER) engine_verify(part);
-        else s->wary = true;
+        else s->options.plain = true;
         if (part->masks && s->fresh_count && s->fresh[s->fresh_count - 1] >= 0) engine_look_ahead(s, part);
         engine_count_step(s, part, seconds);
         return;
