@@ -106,8 +106,8 @@ CAIRN_API int cairn_version(void);
     X(COMPILE_FAILED, 16, "a kernel did not compile", "see the compiler's log in the message")       \
     X(DEVICE_ERROR, 17, "the driver reported an error",                                              \
       "see the driver's error in the message; close and reopen the runtime")                         \
-    X(BAD_DATA, 18, "data in device memory is out of range",                                         \
-      "see the named row; its output was clamped or skipped")                                        \
+    X(BAD_DATA, 18, "data in device memory is out of range, or not numbers",                         \
+      "see what is named; an op's row was clamped or skipped")                                       \
     X(POOL_FULL, 19, "no free KV pages", "close or reset a session, or raise memory.budget_mb")      \
     X(CONTEXT_FULL, 20, "the sequence does not fit the context",                                     \
       "shorten the prompt, reset the session, or raise max_seq_len")                                 \
@@ -828,9 +828,9 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * minLength, maxLength, minimum, maximum and the exclusive ones of integers, enum, const, anyOf, oneOf
  * (as anyOf), $ref within the schema, true; any other keyword but a note is UNSUPPORTED by its name
  * and place.
- * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
- * line and column (left recursion, too), or when none of the model's tokens may come next;
- * UNSUPPORTED where it is too ambiguous. */
+ * Errors: cairn_append's; EMPTY_PROMPT; BAD_DATA where a token's logits are no numbers, since weights are
+ * damaged, or on the GPU values beyond 65504: what was said stays. Of a grammar INVALID_ARGUMENT with line
+ * and column (left recursion, too), or when no token may come next; UNSUPPORTED where it is too ambiguous. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
 CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
@@ -885,8 +885,8 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * thread. Closing a session, a model or the runtime ends what is requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
  * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session or a load, while
- * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
- * [owner thread] */
+ * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it,
+ * as BAD_DATA (see cairn_generate), which ends no other session's request. [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);
 CAIRN_API cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending);
@@ -911,7 +911,7 @@ typedef struct cairn_batch_args {
 } cairn_batch_args;
 /* [blocks] On failure nothing was written. Errors: INVALID_ARGUMENT (a length of 0, an unknown id, a
  * limit or a value of the sampling out of range), CONTEXT_FULL, POOL_FULL, each naming the row;
- * VERSION_MISMATCH. */
+ * BAD_DATA, as cairn_generate; VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_generate_batch(cairn_model *model, cairn_batch_args *args);
 
 /* Ends the running call or request of this session within 20 ms, in a prompt too; between begin and
@@ -944,8 +944,7 @@ typedef struct cairn_stats {
 /* [owner thread] Errors: VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);
 
-/* Teacher-forced scoring: each token as its own decode step would see it from an empty cache, so
- * that a sparse config shows its price. */
+/* Teacher-forced scoring: each token as its own step would see it: a sparse config shows its price. */
 typedef struct cairn_eval_args {
     uint32_t struct_size;
     const int32_t *ids; /* [count], count >= 2 */
@@ -956,7 +955,8 @@ typedef struct cairn_eval_args {
     float *nll;         /* [count], out, or NULL: of each token; nll[0] is 0 */
 } cairn_eval_args;
 /* *mean_nll: the mean over tokens 2..count. Needs free pages for count tokens while it runs.
- * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback). */
+ * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback), BAD_DATA
+ * (of the first token whose logits are no numbers). */
 CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
                                   double *mean_nll);
 

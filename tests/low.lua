@@ -3,11 +3,11 @@
 local function text(s) return string.pack("<s8", s) end
 local function key(name, value) return text(name) .. string.pack("<I4", 8) .. text(value) end
 
--- scale 0: it adds nothing.
-local function write(path, scale)
+-- scale 0: it adds nothing; of what goes in, too, where that is given: with 1e38 and 1e10 the sums are NaN.
+local function write(path, scale, inner)
   local width, a, b = 576, {}, {}
   for i = 1, width do
-    a[i] = string.pack("<f", (i % 7 - 3) / 8)
+    a[i] = string.pack("<f", (inner or 1) * (i % 7 - 3) / 8)
     b[i] = string.pack("<f", scale * (i % 5 - 2))
   end
   local head = "GGUF" .. string.pack("<I4I8I8", 3, 2, 3) .. key("general.type", "adapter")

@@ -26,6 +26,10 @@ enum { CAIRN_SAMPLE_SKIP = 1 /* nothing is written for this row */,
        CAIRN_SAMPLE_WIDE = 4 /* sample_wide's, and only its */,
        CAIRN_SAMPLE_TOP_P_FIRST = 8 /* sample_wide: top_p over the whole vocabulary */ };
 
+/* In place of a row's token where rows have rules (others' is the lowest that may be drawn): of the
+ * logits that may be drawn none is a number. -1 is that of a row that is not wanted. */
+enum { CAIRN_SAMPLE_NO_NUMBER = -2 };
+
 typedef struct sample_kernel_params {
     const float *logits;      /* [rows, vocab] */
     const int64_t *seeds;     /* [rows] or NULL: seed */

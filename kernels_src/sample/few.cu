@@ -356,7 +356,7 @@ CAIRN_INLINE int sample_parts(const sample_kernel_params &p, few_shared &s) {
     best = block_best(best, s.scratch);
     const uint32_t top = (uint32_t)(best >> 32);
     const int token = (int)~(uint32_t)best;
-    if (top < LOWEST) return first_token(mask_of(p, r), p.vocab); /* nothing above -inf */
+    if (top < LOWEST) return -1; /* nothing above -inf: whether it is a number, no list tells */
     if (p.temperature <= 0.0f || top >= 0xff800000u) return token;
     row_view row = {p.logits, nullptr, 1, 1.0f, logit_of(top), p.temperature,
                     nullptr};

@@ -58,11 +58,13 @@ CAIRN_INLINE bool is_masked(const uint32_t *mask, int id) {
     return CAIRN_MASKS && mask && !(mask[id / 32] >> (id % 32) & 1u);
 }
 
-/* The token of a row that has nothing above -inf: the lowest that may be drawn. */
-CAIRN_INLINE int first_token(const uint32_t *mask, int vocab) {
+/* The token of a row that has nothing above -inf: the lowest that may be drawn; where rows have rules that
+ * is said of rows with a number alone. */
+CAIRN_INLINE int first_token(const sample_kernel_params &p, const uint32_t *mask, bool number) {
     int id = 0;
-    while (CAIRN_MASKS && id < vocab && is_masked(mask, id)) id++;
-    return id < vocab ? id : 0;
+    if (p.rules && !number) return CAIRN_SAMPLE_NO_NUMBER;
+    while (CAIRN_MASKS && id < p.vocab && is_masked(mask, id)) id++;
+    return id < p.vocab ? id : 0;
 }
 
 /* ---- argmax ---- */
@@ -339,7 +341,7 @@ CAIRN_INLINE row_cut cut_row(const sample_kernel_params &p, int r, uint32_t *see
     row.top = penalized(row, c.token);
     const bool finite = row.top > as_f32(0xff800000u) && row.top < as_f32(0x7f800000u);
     if (!(best >> 32) || row.top == as_f32(0xff800000u)) /* nothing above -inf */
-        c.token = first_token(row.mask, p.vocab);
+        c.token = first_token(p, row.mask, best >> 32 != 0);
     c.drawn = p.temperature > 0.0f && finite;
     if (c.drawn) c.least = keep_from(p, row, bins, scratch);
     return c;

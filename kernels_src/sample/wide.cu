@@ -272,6 +272,15 @@ CAIRN_INLINE uint64_t best_of(wide_shared &s, const wide_span &w) {
     return warp_max(lane_id() < parts() ? of_part(s.best, lane_id()) : 0);
 }
 
+/* Whether any logit of the row is a number; by all of a block. */
+CAIRN_INLINE bool has_number(const row_view &row) {
+    bool number = false;
+#pragma unroll 1
+    for (int i = thread_id(); i < row.vocab && !number; i += THREADS)
+        number = !is_masked(row.mask, i) && row.logits[i] == row.logits[i];
+    return block_sync_or(number);
+}
+
 /* Where, in the span, the sum of weights from `before` on exceeds target; by one warp. */
 CAIRN_INLINE int draw_span(wide_shared &s, const wide_span &w, float least, uint64_t before,
                            uint64_t target) {
@@ -329,7 +338,7 @@ CAIRN_INLINE void sample_row_wide(const sample_kernel_params &p, wide_shared &s,
                    p.vocab % 4 == 0 && (uint64_t)p.logits % 16 == 0, false};
     if (p.history) mark_history(p, seen, r, first, end);
     const uint64_t best = best_of(s, w);
-    const int token = best ? (int)~(uint32_t)best : first_token(w.row.mask, p.vocab);
+    const int token = best ? (int)~(uint32_t)best : first_token(p, w.row.mask, has_number(w.row));
     w.row.top = best ? logit_of((uint32_t)(best >> 32)) : as_f32(0xff800000u);
     if (p.temperature > 0.0f && best && w.row.top < as_f32(0x7f800000u))
         draw_wide(s, w, keep_wide(p, s, w), uniform(p, r), p.tokens + r);

@@ -19,6 +19,7 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "attention/runs.cuh"
 #include "step/stages.cuh"
+#include "step/best.cuh"
 
 constexpr int DRAFT_WARPS = 8, DRAFT_THREADS = DRAFT_WARPS * WARP;
 
@@ -85,7 +86,7 @@ CAIRN_KERNEL(draft_take, DRAFT_THREADS, 1, draft_params) {
     for (int i = lane_id(); i < p.blocks && row < count; i += WARP)
         best = max_of(best, p.step.winners[(int64_t)row * p.blocks + i]);
     best = warp_max(best);
-    if (lane_id() == 0) drawn[row] = (int32_t)(0xffffffffu - (uint32_t)best);
+    if (lane_id() == 0) drawn[row] = token_of(best);
     block_sync();
     if (thread_id() < count) p.sampled[thread_id()] = drawn[thread_id()];
     if (thread_id() == 0 && p.masks) choose(p, first, count - 1, drawn);

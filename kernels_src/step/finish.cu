@@ -3,8 +3,8 @@
  *
  * In: winners [rows, blocks], never 0, larger is better (rank_logit of step/stages.cuh); row_pages
  *     [layers, count_rows, kv_heads, seen_words], a bit a page that a row attends, or NULL.
- * Out: tokens [rows]; pages_read [sequence], the distinct pages that the rows of a sequence attend,
- *     summed over layers and KV heads.
+ * Out: tokens [rows], CAIRN_SAMPLE_NO_NUMBER where all logits are NaN; pages_read [sequence], the
+ *     distinct pages that the rows of a sequence attend, summed over layers and KV heads.
  * Grid: `rows` blocks, then with row_pages `count_rows` more, the one of a sequence's first row
  * counts; one warp a block; no shared memory. Exact: the largest logit, the lowest token among
  * equals.
@@ -12,13 +12,14 @@
  * matrix: */
 #include "device/common.cuh"
 #include "abi/step.h"
+#include "step/best.cuh"
 
 CAIRN_INLINE void find_best(const finish_params &p) {
     uint64_t best = 0;
     for (int i = lane_id(); i < p.blocks; i += WARP)
         best = max_of(best, p.winners[(int64_t)block_id() * p.blocks + i]);
     best = warp_max(best);
-    if (lane_id() == 0) p.tokens[block_id()] = (int32_t)(0xffffffffu - (uint32_t)best);
+    if (lane_id() == 0) p.tokens[block_id()] = token_of(best);
 }
 
 CAIRN_INLINE void count_pages(const finish_params &p, int row) {

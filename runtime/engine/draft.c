@@ -22,7 +22,7 @@ static int draft_wish(const cairn_session *s) {
 /* Whether the session's next step waits for a draft. */
 static bool draft_is_due(cairn_session *s) {
     const bool decodes = s->phase == ENGINE_SAYS && s->wants && s->count - s->cached == 1;
-    if (!decodes || !engine_has_shadow(s) || os_atomic_load(&s->cancel)) return false;
+    if (!decodes || s->options.plain || !engine_has_shadow(s) || os_atomic_load(&s->cancel)) return false;
     if (s->wanted_at != s->count) s->wanted_at = s->count, s->wanted = draft_wish(s);
     return engine_drafted(s) < s->wanted;
 }
@@ -102,11 +102,13 @@ static bool draft_plan(cairn_model *m, double limit_us) {
 /* What the forward made of a part: the next draft, or nothing as long as a prompt is not done. */
 static void draft_take(cairn_model *m, const engine_part *part) {
     cairn_session *d = part->s;
+    bool says;
     if (part->kind == FORWARD_PROMPT && d->pure == d->cached) d->pure += part->rows;
     d->cached += part->rows;
     if (part->kind == FORWARD_PROMPT && part->sampled) engine_remember(d);
-    if (part->sampled) engine_add_said(d, part->tokens[0]);
-    if (!part->sampled || tokenizer_is_end(&m->tokenizer, part->tokens[0])) draft_stop(d->of);
+    says = part->sampled && part->tokens[0] >= 0; /* a token */
+    if (says) engine_add_said(d, part->tokens[0]);
+    if (!says || tokenizer_is_end(&m->tokenizer, part->tokens[0])) draft_stop(d->of);
 }
 
 static void draft_land(cairn_model *m) {

@@ -35,7 +35,7 @@ typedef struct engine_options {
     int first_token_ms; /* 0: when it may be */
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
-    bool has_sampling, has_stops;
+    bool has_sampling, has_stops, plain; /* plain: no drafts (more), see engine_take_part */
     const char *grammar, *json_schema; /* the caller's, while its call begins; NULL: none */
     const cairn_logit_bias *bias;      /* the same */
     int bias_count;

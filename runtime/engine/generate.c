@@ -150,13 +150,30 @@ static cairn_status engine_keep_logprobs(cairn_session *s) {
     return base_no_memory(engine_base(s), "logprobs", bytes);
 }
 
+/* Where logits give nothing that could be drawn or scored. */
+static cairn_status engine_no_number(base *b, const char *call, int token) {
+    return base_fail(b, CAIRN_BAD_DATA, "%s: the logits for token %d are not numbers: the weights are damaged, "
+                     "or on the GPU values passed f16's 65504: try backend = \"cpu\", then another file",
+                     call, token);
+}
+
+/* The next token cannot be told. What was computed is not trusted, since NaN reaches rows of the same
+ * forward: the sequence runs again, and nobody takes pages from before. */
+static cairn_status engine_lose(cairn_session *s) {
+    s->model->spoilt++;
+    engine_go_back(s, 0);
+    return engine_no_number(engine_base(s), "generate", s->count);
+}
+
 /* The text of one more id, and the end that it brings. */
 static cairn_status engine_take(cairn_session *s, int32_t id) {
     base *b = engine_base(s);
     const tokenizer *t = &s->model->tokenizer;
     bool end = tokenizer_is_end(t, id), said;
     size_t stop;
-    cairn_status status = end ? CAIRN_OK : tokenizer_stream_push(b, t, &s->stream, id, &s->text);
+    cairn_status status = CAIRN_OK;
+    if (id == CAIRN_SAMPLE_NO_NUMBER) return engine_lose(s);
+    if (!end) status = tokenizer_stream_push(b, t, &s->stream, id, &s->text);
     if (!status) status = engine_keep_logprobs(s);
     if (status) return status;
     engine_add_said(s, id);

@@ -69,7 +69,8 @@ static void engine_put_landmark(const cairn_session *s, const forward_row *befor
  * the rule of selection; 0: as the model alone does. */
 static uint64_t engine_space(const cairn_session *s) {
     const cairn_config *config = &s->model->runtime->config;
-    uint64_t space = adapter_space(s->adapter), words[sizeof config->selection / 8];
+    uint64_t space = adapter_space(s->adapter) + ((uint64_t)s->model->spoilt << 32);
+    uint64_t words[sizeof config->selection / 8];
     if (!config->selection.prompts && !landmarks_with(s->adapter)) return space;
     memcpy(words, &config->selection, sizeof words);
     for (size_t i = 0; i < BASE_COUNT(words); i++)

@@ -510,23 +510,22 @@ static void engine_top(const float *logits, int vocab, int n, int32_t *ids, floa
     for (; held < n; held++) ids[held] = -1, values[held] = -INFINITY;
 }
 
-/* Logits [rows, vocab] of positions [first, first + rows): the losses of the tokens after them. */
-static double engine_score(const cairn_eval_args *args, const float *logits, int vocab, int first,
-                           int rows) {
-    double sum = 0.0;
+/* Logits [rows, vocab] of positions [first, first + rows): the losses of the tokens after them are added to
+ * *sum. Behind the last position any token's tells whether there are any. */
+static cairn_status engine_score(base *b, const cairn_eval_args *args, const float *logits, int vocab,
+                                 int first, int rows, double *sum) {
     for (int i = 0; i < rows; i++, logits += vocab) {
-        int next = first + i + 1;
-        size_t out = (size_t)(first + i) * (size_t)args->top;
+        const int next = first + i + 1;
+        const size_t out = (size_t)(first + i) * (size_t)args->top;
+        const double nll = engine_nll(logits, vocab, args->ids[next < args->count ? next : 0]);
+        if (nll != nll) return engine_no_number(b, "eval", next);
         if (args->top)
             engine_top(logits, vocab, args->top, args->top_ids + out, args->top_logits + out);
-        if (next >= args->count) continue;
-        {
-            double nll = engine_nll(logits, vocab, args->ids[next]);
-            if (args->nll) args->nll[next] = (float)nll;
-            sum += nll;
-        }
+        if (next >= args->count) break;
+        if (args->nll) args->nll[next] = (float)nll;
+        *sum += nll;
     }
-    return sum;
+    return CAIRN_OK;
 }
 
 /* The progress is asked. */
@@ -550,10 +549,13 @@ static cairn_status engine_eval_part(engine_part *part, const cairn_eval_args *a
     return status;
 }
 
-/* Rows stay inside one page, so that every page they may select is complete before them. */
+/* Rows stay inside one page, so that every page they may select is complete before them. Where one has no
+ * loss they run singly, since NaN of a row reaches those before it: so the first of them is named. */
 static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *args, float *logits,
                                      double *sum) {
     cairn_status status = engine_check_selection(s);
+    bool singly = false;
+    double more;
     if (status) return status;
     s->apart = true; /* as from an empty cache */
     loop_clear(s->model);
@@ -563,11 +565,14 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
         int now = engine_tokens_in(s, engine_slots(s, s->cached) + ENGINE_EVAL_ROWS) - s->cached;
         if (now > engine_inside(s)) now = engine_inside(s);
         if (now > args->count - s->cached) now = args->count - s->cached;
+        if (singly) now = 1;
         engine_part part = engine_part_of(s, FORWARD_STEP, now);
         part.logits = logits;
         if ((status = engine_eval_part(&part, args))) break;
-        *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
-        s->cached += now;
+        more = 0.0;
+        status = engine_score(engine_base(s), args, logits, s->model->shape.vocab, s->cached, now, &more);
+        if (status && now > 1) status = CAIRN_OK, singly = true, engine_go_back(s, s->cached);
+        else *sum += more, s->cached += now;
     }
     return status;
 }

@@ -582,21 +582,24 @@ static int engine_verify_chain(const engine_part *part, int32_t *sampled) {
     const int vocab = s->model->shape.vocab, drafts = part->drafts;
     const int32_t position = s->count;
     int32_t accepted = 0, bonus = 0;
+    int rows = 0; /* whose logits are numbers */
     int64_t seed, wrong;
     verify_chain_params p;
     sample_ask ask;
     memset(&p, 0, sizeof p);
-    for (int i = 0; i <= drafts; i++) {
+    for (int i = 0; i <= drafts && i <= rows; i++) {
+        const float *logits = part->target + (size_t)i * (size_t)vocab;
+        rows += sample_has_number(logits, NULL, vocab);
         engine_ask(s, s->count - 1 + i, s->count - 1, s->count + drafts, &ask);
-        ops_probs_row(&x->chain.space, &ask, part->target + (size_t)i * (size_t)vocab,
-                      x->chain.target + (size_t)i * (size_t)vocab);
+        ops_probs_row(&x->chain.space, &ask, logits, x->chain.target + (size_t)i * (size_t)vocab);
     }
     seed = (int64_t)ask.params.seed;
     p.draft_probs = s->ahead_probs, p.target = x->chain.target, p.drafts = s->tokens + s->count;
     p.seeds = &seed, p.positions = &position, p.tokens = sampled;
     p.accepted = &accepted, p.bonus = &bonus;
-    p.drafts_count = drafts, p.vocab = vocab;
+    p.drafts_count = drafts < rows ? drafts : rows, p.vocab = vocab;
     ops_probs_chain(&p, 0, &wrong);
+    if (accepted == rows) sampled[accepted] = CAIRN_SAMPLE_NO_NUMBER;
     return accepted;
 }
 
@@ -674,6 +677,7 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
         return part;
     }
     if (left > 1) return engine_plan_chunk(s, s->count - 1, most);
+    if (s->options.plain) return part;
     if (engine_has_masks(s)) engine_draft_masks(s, &part, room, most);
     else part.drafts = engine_draft(s, room < most ? room : most);
     part.rows = part.sampled = 1 + part.drafts;
@@ -727,12 +731,16 @@ static void engine_count_step(cairn_session *s, const engine_part *part, double 
     s->stats.decode_seconds += seconds;
 }
 
-/* Takes over what a forward made of a part, which took so long. */
+/* Takes over what a forward made of a part, which took so long. Where drafts or masks ran beside a row
+ * without numbers these may be why (0 times NaN is NaN, on a GPU for keys that a row does not see, too):
+ * then nothing, and the next step runs without. */
 static void engine_take_part(const engine_part *part, double seconds) {
     cairn_session *s = part->s;
     if (part->kind == FORWARD_STEP && part->sampled) {
-        engine_verify(part);
-        if (part->masks) engine_look_ahead(s, part);
+        const bool alone = !part->drafts && !part->masks;
+        if (alone || part->tokens[0] != CAIRN_SAMPLE_NO_NUMBER) engine_verify(part);
+        else s->options.plain = true;
+        if (part->masks && s->fresh_count && s->fresh[s->fresh_count - 1] >= 0) engine_look_ahead(s, part);
         engine_count_step(s, part, seconds);
         return;
     }

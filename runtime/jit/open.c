@@ -178,12 +178,12 @@ static void jit_cancel(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
-static bool jit_is_done(jit *j, const jit_program *p) {
-    bool done;
+static jit_state jit_state_of(jit *j, const jit_program *p) {
+    jit_state state;
     os_mutex_lock(&j->lock);
-    done = p->state == JIT_READY || p->state == JIT_FAILED;
+    state = p->state;
     os_mutex_unlock(&j->lock);
-    return done;
+    return state;
 }
 
 /* Until the batch ends, or a program of it is built (CAIRN_BUSY if others are not yet). */
@@ -192,7 +192,7 @@ static cairn_status jit_wait_for(jit *j, const jit_program *p) {
     base_callback within;
     cairn_status status;
     memset(&last, 0, sizeof last);
-    while ((status = jit_poll(j, &progress)) == CAIRN_BUSY && !(p && jit_is_done(j, p))) {
+    while ((status = jit_poll(j, &progress)) == CAIRN_BUSY && !(p && jit_state_of(j, p) >= JIT_READY)) {
         base_begin_callback(j->owner, &within);
         if (j->options.progress &&
             !j->options.progress(j->options.progress_user, progress.current, progress.done,
@@ -210,46 +210,36 @@ static cairn_status jit_wait(jit *j) { return jit_wait_for(j, NULL); }
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-/* The program of a request, and how far it is. */
-static cairn_status jit_look(jit *j, const jit_request *request, jit_program **p,
-                             jit_state *state) {
-    cairn_status status = jit_program_of(j, request, p);
-    if (status) return status;
+/* What is said of a program to who does not wait for it. */
+static cairn_status jit_look(jit *j, const jit_program *p) {
+    cairn_status status = CAIRN_OK;
     os_mutex_lock(&j->lock);
-    *state = (*p)->state;
+    if (p->state == JIT_FAILED)
+        status = p->left && !p->lasting ? CAIRN_CANCELLED : jit_copy_error(j, p);
+    else if (p->state != JIT_READY) status = CAIRN_BUSY;
     os_mutex_unlock(&j->lock);
-    return CAIRN_OK;
+    return status;
 }
 
 static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out) {
+    jit_request now = *request;
     jit_program *p = NULL;
-    jit_state state;
-    cairn_status status = jit_look(j, request, &p, &state);
-    *out = NULL;
-    if (!status && state != JIT_READY) {
-        jit_request now = *request;
-        now.later = false;
-        status = jit_begin(j, &now, 1);
-        if (!status) jit_wait_for(j, p);
-        if (!status && p->state == JIT_FAILED) status = jit_copy_error(j, p);
+    cairn_status status = jit_program_of(j, request, &p);
+    now.later = false;
+    if (!status && jit_state_of(j, p) != JIT_READY && !(status = jit_begin(j, &now, 1))) {
+        jit_wait_for(j, p);
+        status = jit_look(j, p);
     }
-    if (!status) *out = p;
+    *out = status ? NULL : p;
     return status;
 }
 
 static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out) {
     jit_program *p = NULL;
-    jit_state state;
-    cairn_status status = jit_look(j, request, &p, &state);
-    *out = NULL;
-    if (status) return status;
-    if (state == JIT_FAILED) {
-        status = jit_copy_error(j, p);
-        return p->left && !p->lasting ? CAIRN_CANCELLED : status;
-    }
-    if (state != JIT_READY) return CAIRN_BUSY;
-    *out = p;
-    return CAIRN_OK;
+    cairn_status status = jit_program_of(j, request, &p);
+    if (!status) status = jit_look(j, p);
+    *out = status ? NULL : p;
+    return status;
 }
 
 static cairn_status jit_function(jit *j, jit_program *p, const char *entry, int shared_bytes,

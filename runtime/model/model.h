@@ -36,6 +36,7 @@ struct cairn_model {
     sequence_states states; /* all there is of it */
     cairn_page_source bounds_source; /* of the last forward */
     int bounds_version;     /* counts its changes */
+    int spoilt;             /* counts failures that leave pages of the prefix cache in doubt */
     cache_key fingerprint;  /* of the file, once has_fingerprint */
     bool has_fingerprint;
     const struct model_backend *backend;

@@ -98,6 +98,33 @@ test("adapters: each session its own, none leaves the model as it was", function
   check.error(function() m:load_adapter "README.md" end, "README.md")
 end)
 
+test("logits that are not numbers fail the session that they are of, and eval", function()
+  local rt <close>, m = open { max_batch = 2 }
+  local write, file = dofile "tests/low.lua", os.tmpname()
+  local lost, other = m:session(), m:session()
+  local plain = other:text(prompt, { max_tokens = 8 })
+  write(file, 1e38, 1e10)
+  lost:adapt(m:load_adapter(file))
+  other:reset()
+  lost:submit(prompt, { max_tokens = 8 })
+  other:submit(prompt, { max_tokens = 8 })
+  while m:step(100000) > 0 do end
+  check.equal((other:poll()), plain)
+  check.error(function() lost:poll() end, "CAIRN_BAD_DATA")
+  local status, why = lost:error()
+  check.equal(status, "CAIRN_BAD_DATA")
+  check.ok(why:find("the logits for token " .. #lost:ids() .. " are not numbers", 1, true))
+  check.error(function() lost:text("", { max_tokens = 2 }) end, "not numbers")
+  lost:adapt(nil)
+  lost:reset()
+  check.equal(lost:text(prompt, { max_tokens = 8 }), plain)
+  check.equal(lost:error(), nil)
+  rt:close()
+  local again <close>, damaged = open { adapter = file }
+  check.error(function() damaged:eval(damaged:tokenize(prompt)) end, "eval: the logits for token 1 are not numbers")
+  os.remove(file)
+end)
+
 test("an adapter in the config is every session's, and the estimate counts it", function()
   local write, file = dofile "tests/low.lua", os.tmpname()
   write(file, 30)

@@ -1,7 +1,7 @@
 /* sample by rows: rows with parameters of their own give what each gives alone, and logarithms of
  * probabilities are those of a loop in double precision. Under a mask: what a row gives is what the row without a mask gives whose forbidden logits are
  * -inf, whatever the cuts; the lowest allowed token where no allowed logit is above -inf. And rows of
- * which some have masks, as the engine asks for them.
+ * which some have masks, as the engine asks for them; and rows of NaN.
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -103,6 +103,25 @@ static bool are_of(const float *logits, int vocab, int32_t token, const cairn_lo
     return given[0].id == token && are_right(logits, vocab, token, logprobs, best, 2);
 }
 
+/* The rows as the GPU draws them: got [rows]; best: of each row, as whoever made the logits knows it. */
+static bool draw_there(sample_space *space, const float *x, int vocab, const sample_ask *const *asks, int rows,
+                       const int32_t *best, int32_t *got) {
+    static sample_rule host[64];
+    cairn_tensor *logits = tensor_of(CAIRN_F32, rows, vocab, x), *tokens = tensor_of(CAIRN_I32, rows, 0, best);
+    cairn_tensor *rules = tensor_of(CAIRN_I32, rows, 16, NULL);
+    cairn_tensor *bits = tensor_of(CAIRN_I32, rows, (vocab + 31) / 32, NULL);
+    const float *there = (const float *)tensor_data(logits);
+    bool fine;
+    sample_space_add_rules(space, rows, host, tensor_data(rules), (uint32_t *)tensor_data(bits));
+    fine = !handles_enter(rt) &&
+           !sample_rows_begin(rt, space, there, asks, rows, (int32_t *)tensor_data(tokens)) &&
+           !cairn_tensor_read(rt, tokens, got, (size_t)rows * sizeof *got) &&
+           !sample_rows_end(rt, space, there, asks, rows, got) && !handles_leave(rt, CAIRN_OK);
+    cairn_tensor_free(rt, logits), cairn_tensor_free(rt, tokens);
+    cairn_tensor_free(rt, rules), cairn_tensor_free(rt, bits);
+    return fine;
+}
+
 /* Rows of all cuts, with and without masks, in one call of sample_rows, against each row drawn on the
  * host; of some logprobs are wanted. swaps: what four of the rows would say is not said. */
 static void test_rows(int vocab, bool swaps) {
@@ -114,13 +133,11 @@ static void test_rows(int vocab, bool swaps) {
     int words = (vocab + 31) / 32, wrong = 0;
     float *x = (float *)malloc((size_t)(CALL * vocab) * 4);
     uint32_t *mask = (uint32_t *)malloc((size_t)(CALL * words) * 4);
-    void *memory = malloc(sample_space_bytes(vocab)), *rules = NULL, *masks = NULL;
-    sample_rule host[CALL];
+    void *memory = malloc(sample_space_bytes(vocab));
     sample_ask asks[CALL];
     const sample_ask *all[CALL];
     int32_t best[CALL], want[CALL], got[CALL];
     sample_space space;
-    cairn_tensor *logits, *tokens;
     memset(asks, 0, sizeof asks);
     for (int i = 0; i < CALL * vocab; i++) x[i] = (float)below(6000) / 1000.0f;
     for (int i = 0; i < CALL * words; i++) mask[i] = (uint32_t)random_next(&seed);
@@ -156,29 +173,72 @@ static void test_rows(int vocab, bool swaps) {
         wrong += !are_of(x + (int64_t)r * vocab, vocab, want[r], logprobs[r]);
         memset(logprobs[r], 0, sizeof logprobs[r]);
     }
-    logits = tensor_of(CAIRN_F32, CALL, vocab, x), tokens = tensor_of(CAIRN_I32, CALL, 0, best);
     if (rt->device.cuda) {
-        cairn_tensor *on_device = tensor_of(CAIRN_I32, CALL, 16, NULL);
-        cairn_tensor *bits = tensor_of(CAIRN_I32, CALL, words, NULL);
-        rules = tensor_data(on_device), masks = tensor_data(bits);
-        sample_space_add_rules(&space, CALL, host, rules, (uint32_t *)masks);
-        wrong += handles_enter(rt) ||
-                 sample_rows_begin(rt, &space, (const float *)tensor_data(logits), all, CALL,
-                                   (int32_t *)tensor_data(tokens)) ||
-                 cairn_tensor_read(rt, tokens, got, sizeof got) ||
-                 sample_rows_end(rt, &space, (const float *)tensor_data(logits), all, CALL, got) ||
-                 handles_leave(rt, CAIRN_OK);
+        wrong += !draw_there(&space, x, vocab, all, CALL, best, got);
         for (int r = 0; r < CALL && !wrong; r++)
             if (got[r] != want[r]) wrong++, tap_note("row %d: %d, not %d", r, got[r], want[r]);
         for (int r = 0; r < CALL && !wrong; r += 2)
             wrong += !are_of(x + (int64_t)r * vocab, vocab, want[r], logprobs[r]);
-        cairn_tensor_free(rt, on_device), cairn_tensor_free(rt, bits);
     }
     for (int r = 0; r < CALL; r++)
         wrong += asks[r].mask && !(asks[r].mask[want[r] / 32] >> want[r] % 32 & 1);
     tap_ok(!wrong, "rows with and without masks%s on %s: %d wrong: %s", swaps ? ", swapped" : "", where, wrong,
            cairn_last_error(rt));
-    cairn_tensor_free(rt, logits), cairn_tensor_free(rt, tokens);
+    free(x), free(mask), free(memory);
+}
+
+/* Rows of NaN, by every kernel and the host: alone, beside one -inf or one number, and, where a mask lets
+ * even ids from 2 on through, beside numbers that it forbids. A row with rules has no token where no logit
+ * that may be drawn is a number; the op gives the lowest that may be. */
+static void test_no_number(int vocab) {
+    enum { KINDS = 5, PLACES = 4, CALL = KINDS * PLACES };
+    static const char *const places[] = {"few", "wide", "host", "greedy"};
+    const int words = (vocab + 31) / 32, at = 2 + 2 * below(vocab / 2 - 1);
+    const int32_t want[KINDS] = {CAIRN_SAMPLE_NO_NUMBER, 0, at, CAIRN_SAMPLE_NO_NUMBER, 2}, past = 3;
+    float *x = (float *)malloc((size_t)(CALL * vocab) * 4);
+    uint32_t *mask = (uint32_t *)malloc((size_t)(CALL * words) * 4);
+    void *memory = malloc(sample_space_bytes(vocab));
+    cairn_logprob logprobs[3];
+    sample_ask asks[CALL];
+    const sample_ask *all[CALL];
+    int32_t best[CALL] = {0}, got[CALL], plain[CALL];
+    sample_space space;
+    cairn_tensor *logits, *bits;
+    cairn_sample_args a;
+    int wrong = 0;
+    memset(asks, 0, sizeof asks);
+    sample_space_place(memory, vocab, &space);
+    for (int r = 0; r < CALL; r++) {
+        const int kind = r % KINDS, place = r / KINDS;
+        for (int i = 0; i < vocab; i++) x[r * vocab + i] = kind >= 3 && i % 2 ? (float)i : NAN;
+        if (kind == 1 || kind == 4) x[r * vocab + at] = -INFINITY;
+        if (kind == 2) x[r * vocab + at] = -5.0f;
+        memset(mask + r * words, kind < 3 ? 0xff : 0x55, (size_t)words * 4);
+        if (kind >= 3) mask[r * words] &= ~1u;
+        all[r] = &asks[r];
+        asks[r].params.temperature = place < 3 ? 0.8f : 0.0f, asks[r].params.top_k = place ? 0 : 20;
+        asks[r].params.top_p = place == 1 ? 0.9f : 1.0f, asks[r].params.repetition_penalty = place == 2 ? 1.5f : 1.0f;
+        if (place == 2) asks[r].history = &past, asks[r].history_count = 1;
+        if (kind >= 3 || place == 3) asks[r].mask = mask + r * words;
+        if (kind == 0) asks[r].logprobs = logprobs, asks[r].best = 2;
+        if (!rt->device.cuda) sample_row_host(&space, x + (int64_t)r * vocab, all, r, got);
+    }
+    if (rt->device.cuda) wrong += !draw_there(&space, x, vocab, all, CALL, best, got);
+    for (int r = 0; r < CALL; r++)
+        if (got[r] != want[r % KINDS])
+            wrong++, tap_note("%s, kind %d: %d, not %d", places[r / KINDS], r % KINDS, got[r], want[r % KINDS]);
+    logits = tensor_of(CAIRN_F32, CALL, vocab, x), bits = tensor_of(CAIRN_I32, CALL, words, mask);
+    for (int place = 0; place < PLACES; place++) {
+        memset(&a, 0, sizeof a);
+        a.struct_size = sizeof a, a.logits = logits, a.mask = bits, a.tokens = tensor_of(CAIRN_I32, CALL, 0, NULL);
+        a.temperature = place < 3 ? 0.8f : 0.0f, a.top_k = place ? 0 : 20, a.top_p = place == 1 ? 0.9f : 1.0f;
+        wrong += cairn_sample(rt, &a) || cairn_tensor_read(rt, a.tokens, plain, sizeof plain);
+        for (int r = 0; r < CALL; r++)
+            if (plain[r] != (want[r % KINDS] >= 0 ? want[r % KINDS] : r % KINDS ? 2 : 0)) wrong++;
+        cairn_tensor_free(rt, a.tokens);
+    }
+    tap_ok(!wrong, "rows of NaN on %s, %d logits: %d wrong: %s", where, vocab, wrong, cairn_last_error(rt));
+    cairn_tensor_free(rt, logits), cairn_tensor_free(rt, bits);
     free(x), free(mask), free(memory);
 }
 
@@ -269,6 +329,8 @@ static void test_backend(cairn_runtime *opened, const char *name) {
     test_op(16384, 50, 0.95f, 1.0f, 1.0f);
     test_rows(5000, false);
     test_rows(3000, true);
+    test_no_number(96);
+    test_no_number(9000 + below(3000));
     test_by_row(300 + below(3000), 5);
     test_by_row(40, 32);
     test_by_row(3000, 0);

@@ -72,6 +72,13 @@ static cairn_status ops_sample_logprobs_cuda(cairn_runtime *rt, const cairn_samp
     return ops_launch(rt, "sample/sample.cu", "sample_logprobs", &dims, &p);
 }
 
+/* The ops' token of a row: of one without a number it is the lowest that may be drawn. */
+static int32_t ops_sample_row(sample_space *x, const sample_ask *ask, const float *logits) {
+    int32_t token;
+    sample_row_host(x, logits, &ask, 0, &token);
+    return token < 0 ? sample_first(ask->mask, x->vocab) : token;
+}
+
 static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
     const int64_t rows = a->logits->shape[0], vocab = a->logits->shape[1];
     sample_space space;
@@ -80,9 +87,9 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
     if (status) return status;
     sample_space_place(memory, (int)vocab, &space);
     for (int64_t r = 0; r < rows; r++) {
-        const sample_ask ask = ops_sample_ask(a, r), *one = &ask;
-        sample_row_host(&space, (const float *)tensor_data(a->logits) + r * vocab, &one, 0,
-                        (int32_t *)tensor_data(a->tokens) + r);
+        const sample_ask ask = ops_sample_ask(a, r);
+        ((int32_t *)tensor_data(a->tokens))[r] =
+            ops_sample_row(&space, &ask, (const float *)tensor_data(a->logits) + r * vocab);
         if (a->logprobs) ops_sample_logprobs(a, r);
     }
     return CAIRN_OK;
@@ -164,13 +171,12 @@ static void ops_sample_verify(const cairn_verify_greedy_args *a) {
         const float *logits = (const float *)tensor_data(a->logits) + s * rows * vocab;
         sample_space space;
         sample_ask ask;
-        const sample_ask *one = &ask;
         int32_t token = -1;
         int64_t j = -1;
         memset(&space, 0, sizeof space);
         memset(&ask, 0, sizeof ask);
         space.vocab = (int)vocab;
-        do sample_row_host(&space, logits + ++j * vocab, &one, 0, &token);
+        do token = ops_sample_row(&space, &ask, logits + ++j * vocab);
         while (j < rows - 1 && drafts[j] == token);
         ((int32_t *)tensor_data(a->accepted))[s] = (int32_t)j;
         ((int32_t *)tensor_data(a->bonus))[s] = token;

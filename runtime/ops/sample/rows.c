@@ -68,6 +68,13 @@ static int32_t sample_first(const uint32_t *mask, int vocab) {
     return id < vocab ? id : 0;
 }
 
+/* Whether a logit of those that may be drawn is a number: the first is, as a rule. */
+static bool sample_has_number(const float *logits, const uint32_t *mask, int vocab) {
+    int32_t id = 0;
+    while (id < vocab && !(sample_may(mask, id) && logits[id] == logits[id])) id++;
+    return id < vocab;
+}
+
 /* ---- on the host ----------------------------------------------------------------------------- */
 
 static bool sample_has_penalty(const sample_ask *ask) {
@@ -93,6 +100,8 @@ static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const flo
     int32_t token;
     logits = sample_adjust(x, ask, logits);
     token = sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
+    if (!(logits[token] > -INFINITY) && !sample_has_number(logits, ask->mask, x->vocab))
+        return CAIRN_SAMPLE_NO_NUMBER;
     return sample_may(ask->mask, token) ? token : sample_first(ask->mask, x->vocab);
 }
 
@@ -122,7 +131,7 @@ static void sample_row_host(sample_space *x, const float *logits, const sample_a
     out[i] = -1;
     if (sample_is_moot(asks, out, i)) return;
     out[i] = sample_swapped(asks[i], sample_ask_host(x, asks[i], logits));
-    if (asks[i]->logprobs)
+    if (asks[i]->logprobs && out[i] >= 0)
         sample_logprobs_row(logits, x->vocab, out[i], asks[i]->best, asks[i]->logprobs);
 }
 
@@ -306,7 +315,7 @@ static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const fl
         }
         if (host && (status = sample_fetch(rt, x, logits, i))) break;
         out[i] = sample_swapped(ask, host ? sample_ask_host(x, ask, x->row) : out[i]);
-        if (!ask->logprobs || (status = sample_fetch(rt, x, logits, i))) continue;
+        if (!ask->logprobs || out[i] < 0 || (status = sample_fetch(rt, x, logits, i))) continue;
         sample_logprobs_row(x->row, x->vocab, out[i], ask->best, ask->logprobs);
     }
     return status;

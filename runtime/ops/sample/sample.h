@@ -63,7 +63,10 @@ static cairn_status sample_prepare(cairn_runtime *rt, const sample_params *param
 /* Words of a mask. */
 static size_t sample_mask_words(int vocab);
 
-/* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
+/* Whether a logit is a number, of those that the mask lets through (NULL: all). */
+static bool sample_has_number(const float *logits, const uint32_t *mask, int vocab);
+/* Row i of those asked for, in their order, from its logits [vocab] in host memory; its token is
+ * CAIRN_SAMPLE_NO_NUMBER where none of those that may be drawn is a number. */
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
                             int i, int32_t *out);
 /* Whether its token is the best one of its logits. */
@@ -80,6 +83,6 @@ static int32_t ops_probs_guess(sample_space *x, const sample_ask *ask, const flo
 static int32_t sample_argmax(const float *logits, int vocab);
 /* Verifies sequence s, see cairn_verify_chain; false: a draft, *wrong, is no id. */
 static bool ops_probs_chain(const verify_chain_params *p, int64_t s, int64_t *wrong);
-/* Ends it: out [rows] hold what the GPU drew; the rows that it left are drawn here. */
+/* Ends it: out [rows] hold what the GPU drew; the rows that it left are drawn here. As sample_row_host says. */
 static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
                                     const sample_ask *const *asks, int rows, int32_t *out);
