@@ -211,7 +211,8 @@ CAIRN_LAYOUT int layout_own_sums_bytes(int runs, int group, int dim) {
 }
 CAIRN_LAYOUT int layout_select_attend_bytes(int pages, int kv_heads, int group, int dim) {
     return layout_step_chain_bytes(group, dim) +
-           layout_own_sums_bytes(layout_own_runs(kv_heads), group, dim) + LAYOUT_SELECT_COUNTED / 2 + layout_select_bytes(pages, group, dim);
+           layout_own_sums_bytes(layout_own_runs(kv_heads), group, dim) + LAYOUT_SELECT_COUNTED / 2 +
+           layout_select_bytes(pages, group, dim);
 }
 
 #endif

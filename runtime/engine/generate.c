@@ -152,8 +152,8 @@ static cairn_status engine_keep_logprobs(cairn_session *s) {
 
 /* Where logits give nothing that could be drawn or scored. */
 static cairn_status engine_no_number(base *b, const char *call, int token) {
-    return base_fail(b, CAIRN_BAD_DATA, "%s: the logits for token %d are not numbers: the weights are damaged, "
-                     "or on the GPU values passed f16's 65504: try backend = \"cpu\", then another file",
+    return base_fail(b, CAIRN_BAD_DATA, "%s: the logits for token %d are not numbers: damaged weights, or on "
+                     "the GPU values past f16's 65504: try backend = \"cpu\"",
                      call, token);
 }
 

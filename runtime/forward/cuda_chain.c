@@ -10,18 +10,9 @@
 
 /* ---- many rows ---- */
 
-static bool cuda_wants_chain(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
-    return cuda_wants_stage(f, "step/attend.cu", "CHAINED", which, constants, out);
-}
-
-static cairn_status cuda_chain_function(forward_cuda_state *f, jit_program *program, int which) {
-    (void)which;
-    return jit_function(f->dev->jit, program, "step_attend", (int)cuda_chain_bytes(f), &f->chain_kernel);
-}
-
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
-    static const cuda_extra chain = {cuda_wants_chain, cuda_chain_function, 0, 1,
+    static const cuda_extra chain = {cuda_wants_single, cuda_single_function, STEP_SINGLE_CHAIN, 1,
                                      "steps of many rows go on by slower kernels", false};
     return !cuda_get_extra(f, &chain, &f->chain_state, &f->chain_asked, waits);
 }
@@ -64,36 +55,17 @@ static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chai
 
 /* ---- a row alone ---- */
 
-static unsigned cuda_cluster_bytes(const forward_cuda_state *f) {
-    const model_shape *s = f->shape;
-    return f->attend_bytes + (unsigned)layout_own_sums_bytes(1, s->heads / s->kv_heads, s->head_dim);
-}
-
-static bool cuda_wants_row(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
-    return cuda_wants_stage(f, "step/attend_row.cu", NULL, which, constants, out);
-}
-
-static cairn_status cuda_row_function(forward_cuda_state *f, jit_program *program, int which) {
-    (void)which;
-    return jit_function(f->dev->jit, program, "step_attend_row", (int)cuda_cluster_bytes(f), &f->row_kernel);
-}
-
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_row(forward_cuda_state *f, bool waits) {
-    static const cuda_extra row = {cuda_wants_row, cuda_row_function, 0, 1,
-                                   "steps of one row go on by slower kernels", false};
+    static const cuda_extra row = {cuda_wants_single, cuda_single_function, STEP_SINGLE_ROW, 1,
+                                   "steps go on by slower kernels", false};
     return f->row_most && !cuda_get_extra(f, &row, &f->row_state, &f->row_asked, waits);
 }
 
 /* Blocks of the cluster that takes the row in f->stage.words, which sees all; 0: there is none. */
 static int cuda_choose_cluster(forward_cuda_state *f, const forward_rule *rule) {
     const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
-    if (rows != 1 || rule || f->adapts || f->drafts || f->wide || runs > f->row_most || !cuda_has_row(f, false)) return 0;
+    if (rows != 1 || rule || f->adapts || f->drafts || f->wide || runs > f->row_most) return 0;
+    if (!cuda_has_row(f, false)) return 0;
     return runs > STEP_ROW_CLUSTER ? f->row_most : STEP_ROW_CLUSTER;
-}
-
-static cairn_status cuda_attend_cluster(forward_cuda_state *f, const step_params *p) {
-    const device_dims dims = {{(unsigned)f->row_cluster, (unsigned)f->shape->kv_heads, 1}, (unsigned)f->warps * 32,
-                              (unsigned)f->row_cluster, cuda_cluster_bytes(f), true};
-    return device_launch(f->dev, &f->row_kernel, &dims, p);
 }

@@ -419,6 +419,35 @@ static bool cuda_wants_stage(const forward_cuda_state *f, const char *source, co
     return true;
 }
 
+/* Shared memory of selection and attention in one launch (cuda_select.c). */
+static size_t cuda_joint_bytes(const forward_cuda_state *f) {
+    const model_shape *s = f->shape;
+    return f->attend_bytes + (size_t)layout_select_attend_bytes(cuda_context_pages(f), s->kv_heads,
+                                                                s->heads / s->kv_heads, s->head_dim);
+}
+
+/* Kernels of the stages that are programs of their own, and where they lie: those of cuda_chain.c and cuda_select.c. */
+enum { STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_JOINT };
+static const struct cuda_single {
+    const char *source, *on, *entry;
+    size_t (*bytes)(const forward_cuda_state *f); /* shared memory */
+    size_t kernel;
+} cuda_singles[] = {
+    {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes, offsetof(forward_cuda_state, chain_kernel)},
+    {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes, offsetof(forward_cuda_state, row_kernel)},
+    {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes, offsetof(forward_cuda_state, joint_kernel)},
+};
+
+static bool cuda_wants_single(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
+    return cuda_wants_stage(f, cuda_singles[which].source, cuda_singles[which].on, 0, constants, out);
+}
+
+static cairn_status cuda_single_function(forward_cuda_state *f, jit_program *program, int which) {
+    const struct cuda_single *single = &cuda_singles[which];
+    return jit_function(f->dev->jit, program, single->entry, (int)single->bytes(f),
+                        (jit_kernel *)((char *)f + single->kernel));
+}
+
 /* What a load begins and does not wait for, but for the flow's. */
 static bool cuda_wants_later(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
     step_texts texts;

@@ -42,25 +42,10 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 
 /* ---- the two in one launch ------------------------------------------------------------------- */
 
-static size_t cuda_joint_bytes(const forward_cuda_state *f) {
-    const model_shape *s = f->shape;
-    return f->attend_bytes + (size_t)layout_select_attend_bytes(cuda_context_pages(f), s->kv_heads,
-                                                                s->heads / s->kv_heads, s->head_dim);
-}
-
-static bool cuda_wants_joint(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
-    return cuda_wants_stage(f, "step/select_attend.cu", NULL, which, constants, out);
-}
-
-static cairn_status cuda_joint_function(forward_cuda_state *f, jit_program *program, int which) {
-    (void)which;
-    return jit_function(f->dev->jit, program, "step_select_attend", (int)cuda_joint_bytes(f), &f->joint_kernel);
-}
-
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_joint(forward_cuda_state *f, bool waits) {
-    static const cuda_extra joint = {cuda_wants_joint, cuda_joint_function, 0, 1,
-                                     "sparse steps of one row go on by slower kernels", true};
+    static const cuda_extra joint = {cuda_wants_single, cuda_single_function, STEP_SINGLE_JOINT, 1,
+                                     "steps go on by slower kernels", true};
     if (!cuda_has_clusters(f) || f->latents.heads ||
         f->shape->heads / f->shape->kv_heads > LAYOUT_STEP_CHAIN_HEADS ||
         cuda_joint_bytes(f) > (size_t)f->dev->max_shared_bytes)

@@ -27,15 +27,19 @@ static int cuda_chain_heads(const forward_cuda_state *f) {
     const int group = f->shape->heads / f->shape->kv_heads, shares = cuda_shares(f->shape);
     return (group + shares - 1) / shares;
 }
-static unsigned cuda_chain_bytes(const forward_cuda_state *f) {
-    return f->attend_bytes +
-           (unsigned)layout_step_chain_bytes(cuda_chain_heads(f), f->shape->head_dim);
+static size_t cuda_chain_bytes(const forward_cuda_state *f) {
+    return f->attend_bytes + (size_t)layout_step_chain_bytes(cuda_chain_heads(f), f->shape->head_dim);
+}
+/* The same of one by clusters. */
+static size_t cuda_cluster_bytes(const forward_cuda_state *f) {
+    const model_shape *s = f->shape;
+    return f->attend_bytes + (size_t)layout_own_sums_bytes(1, s->heads / s->kv_heads, s->head_dim);
 }
 
 /* Whether the model has such: of so few heads a block that two share a multiprocessor. */
 static bool cuda_may_chain(const forward_cuda_state *f) {
     return !f->latents.heads && cuda_chain_heads(f) <= LAYOUT_STEP_CHAIN_HEADS &&
-           cuda_chain_bytes(f) <= (unsigned)f->dev->max_shared_bytes;
+           cuda_chain_bytes(f) <= (size_t)f->dev->max_shared_bytes;
 }
 
 /* ---- extras ---------------------------------------------------------------------------------- */
@@ -302,10 +306,10 @@ static bool cuda_has_clusters(const forward_cuda_state *f) {
  * room, which runs of heads of 64 do not make up for (H100: an 8B behind 1900 tokens 1912 us for 1989, a 1B behind
  * 2050 475 for 457). */
 static int cuda_choose_row_cluster(const forward_cuda_state *f) {
-    const int places = 2 * f->blocks / f->shape->kv_heads;
+    int most = f->shape->head_dim > 64 ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
     if (!cuda_has_clusters(f) || f->flow_chunks || f->latents.heads || cuda_shares(f->shape) > 1) return 0;
-    if (f->shape->head_dim > 64 && places >= 2 * STEP_ROW_CLUSTER) return 2 * STEP_ROW_CLUSTER;
-    return places >= STEP_ROW_CLUSTER ? STEP_ROW_CLUSTER : 0;
+    while (most * f->shape->kv_heads > 2 * f->blocks) most /= 2;
+    return most >= STEP_ROW_CLUSTER ? most : 0;
 }
 
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */

@@ -162,9 +162,13 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     step_params p = f->stage.params;
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
     dims.grid[0] = (unsigned)(groups * blocks * f->shape->kv_heads * cuda_shares(f->shape));
-    if (blocks <= f->row_cluster) return cuda_attend_cluster(f, &p);
     if (f->drafts) kernel = &f->draft_attend;
-    if (chained) kernel = &f->chain_kernel, dims.shared_bytes = cuda_chain_bytes(f), p.chain = chain->chunks;
+    if (blocks <= f->row_cluster) {
+        kernel = &f->row_kernel;
+        dims.cluster = dims.grid[0] = (unsigned)f->row_cluster, dims.grid[1] = (unsigned)f->shape->kv_heads;
+        dims.shared_bytes = (unsigned)cuda_cluster_bytes(f);
+    }
+    if (chained) kernel = &f->chain_kernel, dims.shared_bytes = (unsigned)cuda_chain_bytes(f), p.chain = chain->chunks;
     return device_launch(f->dev, kernel, &dims, &p);
 }
 
@@ -266,8 +270,8 @@ static int cuda_graph_kind(const forward_cuda_state *f) {
  * of their own, and few have logits. */
 static step_graph_size cuda_graph_size(forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    step_graph_size size = {rule ? f->runs : f->row_cluster ? f->row_cluster : 1, rows, rows, cuda_choose_chain(f, rule),
-                            f->banded};
+    const int least = rule ? f->runs : f->row_cluster ? f->row_cluster : 1;
+    step_graph_size size = {least, rows, rows, cuda_choose_chain(f, rule), f->banded};
     while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
