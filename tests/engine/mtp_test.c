@@ -277,7 +277,8 @@ static double same_but_one(const family *f, int row, int column) {
     return row == BROKEN ? (double)NAN : same(f, row, column);
 }
 
-/* The text behind ids 5 to 8 is each token's follower, up to `last`; its status. */
+/* The text behind ids 5 to 8 is each token's follower, up to `last`; its status, CAIRN_NO_DRIVER where the backend is
+ * not there, or not asked for. */
 static cairn_status follow(const family *f, bool drawn, int last, bool *right) {
     static int32_t got[ROOM];
     const int32_t ids[] = {5, 6, 7, 8};
@@ -288,8 +289,8 @@ static cairn_status follow(const family *f, bool drawn, int last, bool *right) {
     int held = 0;
     c.deterministic = !drawn;
     cairn_runtime *rt = open_gated(&c, &m);
-    *right = rt != NULL;
-    if (!rt) return CAIRN_OK;
+    *right = true;
+    if (!rt) return CAIRN_NO_DRIVER;
     cairn_session *s = say(m, ids, 4, few ? 12 : 20, drawn ? 0.5f : 0.0f, got, &held);
     status = cairn_session_error(s, text, sizeof text);
     for (int j = 4; j < held; j++) *right = *right && got[j] == follower(f, got[j - 1]);
@@ -307,16 +308,21 @@ static void test_broken(family *f, low *l) {
     memcpy(l->parts[1], head, (size_t)(2 * f->hidden * f->hidden) * sizeof *head);
     for (int i = 0; i < 2 * f->hidden; i++) l->parts[1][i] = 3e38;
     save_low(l);
-    for (int i = 0; i < 2; i++)
-        tap_ok(!follow(f, i, 0, &right) && right, "on %s: drafts that are NaN%s: the text is what it is", where,
-               i ? ", drawn" : "");
+    for (int i = 0; i < 2; i++) {
+        const cairn_status status = follow(f, i, 0, &right);
+        if (status == CAIRN_NO_DRIVER) break;
+        tap_ok(!status && right, "on %s: drafts that are NaN%s: the text is what it is", where, i ? ", drawn" : "");
+    }
     free(l->parts[1]), l->parts[1] = head;
     save_low(l);
     set_values(f, "token_embd", same_but_one);
     family_write(f, model_path);
-    for (int i = 0; i < 2; i++)
-        tap_ok(follow(f, i, BROKEN, &right) == CAIRN_BAD_DATA && right,
-               "on %s: behind a token that is NaN no more is said%s", where, i ? ", drawn" : "");
+    for (int i = 0; i < 2; i++) {
+        const cairn_status status = follow(f, i, BROKEN, &right);
+        if (status == CAIRN_NO_DRIVER) break;
+        tap_ok(status == CAIRN_BAD_DATA && right, "on %s: behind a token that is NaN no more is said%s", where,
+               i ? ", drawn" : "");
+    }
 }
 
 /* Its layers add nothing, and each token has one that follows, which the sampler head knows too. Drawn
