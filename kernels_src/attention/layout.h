@@ -199,19 +199,17 @@ CAIRN_LAYOUT int layout_select_bytes(int pages, int group, int dim) {
            LAYOUT_SELECT_MEETING * 4;
 }
 
-/* Of step/select_attend.cu, behind what a step's attention takes: the sums of the warps, as in a chain; those of
- * the runs that a block of a cluster has, at most; which of up to LAYOUT_SELECT_COUNTED candidates are kept, a word
- * for eight; the selection. */
+/* Of step/select_attend.cu, behind what a step's attention takes: the sums of the warps, as in a chain; what the block
+ * is sent of so many runs (step/cluster.cuh), in a cluster of LAYOUT_SELECT_CLUSTER or more; which of up to
+ * LAYOUT_SELECT_COUNTED candidates are kept, a word for eight; the selection. */
 enum { LAYOUT_SELECT_CLUSTER = 8, LAYOUT_SELECT_COUNTED = 1024 };
-CAIRN_LAYOUT int layout_own_runs(int kv_heads) {
-    return (layout_most_runs(kv_heads) + LAYOUT_SELECT_CLUSTER - 1) / LAYOUT_SELECT_CLUSTER;
-}
-CAIRN_LAYOUT int layout_own_sums_bytes(int runs, int group, int dim) {
-    return (runs * group * (dim * 4 + 8) + 15) / 16 * 16;
+CAIRN_LAYOUT int layout_inbox_bytes(int runs, int group, int dim) {
+    const int each = (group * dim + LAYOUT_SELECT_CLUSTER - 1) / LAYOUT_SELECT_CLUSTER;
+    return 16 + runs * ((each + 3) / 4 * 16 + (group + 1) / 2 * 16);
 }
 CAIRN_LAYOUT int layout_select_attend_bytes(int pages, int kv_heads, int group, int dim) {
     return layout_step_chain_bytes(group, dim) +
-           layout_own_sums_bytes(layout_own_runs(kv_heads), group, dim) + LAYOUT_SELECT_COUNTED / 2 +
+           layout_inbox_bytes(layout_most_runs(kv_heads), group, dim) + LAYOUT_SELECT_COUNTED / 2 +
            layout_select_bytes(pages, group, dim);
 }
 

@@ -1,12 +1,12 @@
 /* Attention of a row alone to all earlier tokens, or to its window, in few runs: as step_attend (step/attend.cu), but
- * a cluster of blocks has all runs of a KV head, a block each, and merges them through shared memory.
+ * a cluster of blocks has all runs of a KV head, a block each, and each merges some of the values.
  *
  * step_attend_row
- *             to the bit as step_attend. Grid (blocks of a cluster, one for each run at least, kv_heads); CAIRN_WARPS
- *             warps; shared memory CHAIN_AT + layout_own_sums_bytes of one run.
+ *             to the bit as step_attend. Grid (blocks of a cluster, LAYOUT_SELECT_CLUSTER or more, one for each run at
+ *             least; kv_heads); CAIRN_WARPS warps; shared memory CHAIN_AT + layout_inbox_bytes of as many runs.
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Up to 16 query heads of a KV head. Sync: two cluster barriers.
- * sm_90 and up.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Up to 16 query heads of a KV head. Sync: one cluster barrier, and
+ * one for what the blocks send each other. sm_90 and up.
  * Reference: tests/ref/decoder_step.h.
  * matrix: arch>=90 CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
@@ -36,15 +36,20 @@ CAIRN_KERNEL(step_attend_row, THREADS, ATTEND_BLOCKS, step_params) {
     const int kv_head = block_id_y();
     const bool live = find_item(p, cluster_rank() * KV_HEADS + kv_head, item);
     const step_cache cache = cache_of(p, p.layer);
-    const cluster_sums<1> sums(memory + CHAIN_AT, 1);
+    const cluster_inbox inbox(memory + CHAIN_AT);
+    if (thread_id() == 0) inbox.open();
+    block_sync();
+    cluster_arrive_relaxed();
     if (live) fetch_first(p, item, cache, memory, false);
     start_input(true);
     const int row = item.first, runs = runs_of(p, item.position);
+    if (thread_id() == 0) inbox.expect(runs);
+    cluster_wait(); /* all inboxes are open */
     if (live)
         attend_item_run<query_tiles(SHARE)>(
             p, item, cache, layer, memory,
             [&](const attend_place &, int run, const f32x2 *totals, const unsigned char *parts, int step) {
-                sums.keep(run, totals, parts, step);
+                inbox.send(run, totals, parts, step);
             });
-    merge_cluster(sums, runs, row, kv_head, layer);
+    merge_cluster(inbox, runs, row, kv_head, layer);
 }

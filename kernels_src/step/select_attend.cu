@@ -7,7 +7,8 @@
  *               LAYOUT_SELECT_CLUSTER or more, rows, kv_heads); CAIRN_WARPS warps; shared memory CHAIN_AT +
  *               layout_select_attend_bytes. Query heads of a KV head LAYOUT_STEP_CHAIN_HEADS at most.
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Sync: three cluster barriers. sm_90 and up.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Sync: one cluster barrier, and three for what the
+ * blocks send each other. sm_90 and up.
  * Reference: tests/ref/decoder_step.h.
  * matrix: arch>=90 CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
@@ -24,9 +25,8 @@
 #include "step/stages.cuh"
 #include "step/cluster.cuh"
 
-constexpr int OWN_RUNS_AT = CHAIN_AT + layout_step_chain_bytes(SHARE, HEAD_DIM);
-constexpr int OWN_RUNS = layout_own_runs(KV_HEADS); /* of a block, at most */
-constexpr int EIGHTS_AT = OWN_RUNS_AT + layout_own_sums_bytes(OWN_RUNS, GROUP, HEAD_DIM);
+constexpr int INBOX_AT = CHAIN_AT + layout_step_chain_bytes(SHARE, HEAD_DIM);
+constexpr int EIGHTS_AT = INBOX_AT + layout_inbox_bytes(layout_most_runs(KV_HEADS), GROUP, HEAD_DIM);
 constexpr int SELECTION_AT = EIGHTS_AT + LAYOUT_SELECT_COUNTED / 2;
 static_assert(SHARES == 1 && GROUP <= LAYOUT_STEP_CHAIN_HEADS, "select_attend: heads of a KV head");
 static_assert(CHAIN_AT % 16 == 0 && SELECTION_AT % 16 == 0, "select_attend: alignment");
@@ -61,7 +61,7 @@ CAIRN_INLINE exchange exchange_of(unsigned char *memory, int which) {
 CAIRN_INLINE void begin_exchanges(unsigned char *memory) {
     if (thread_id() == 0) {
         for (int i = 0; i < 2; i++) mbarrier_init(exchange_of(memory, i).barrier, 1);
-        fence_mbarrier_init();
+        cluster_inbox(memory + INBOX_AT).open();
     }
     block_sync();
     cluster_arrive_relaxed();
@@ -245,9 +245,9 @@ struct list_runs {
           count(ceil_div(chunks, run)), each(ceil_div(count, cluster_size())) {}
 };
 
-/* This block's runs of the list, to its own place of the sums. All threads, behind a block_sync. */
+/* This block's runs of the list, to who merges them. All threads, behind a block_sync. */
 CAIRN_INLINE void attend_own(const step_params &p, const page_row &r, step_cache cache, unsigned char *memory,
-                             chosen_pages pages, const list_runs &runs) {
+                             chosen_pages pages, const list_runs &runs, const cluster_inbox &inbox) {
     const int first = cluster_rank() * runs.each, run = runs.run;
     const int stop = min_of((first + runs.each) * run, runs.chunks);
     listed_pieces<chosen_pages> pieces = {pages, KV_HEADS, r.kv_head, r.position + 1, p.sinks, stop, {}};
@@ -263,7 +263,7 @@ CAIRN_INLINE void attend_own(const step_params &p, const page_row &r, step_cache
         p, cache, memory, first, run, stop, GROUP, piece, pieces,
         [](const key_piece &from, int) { return from.last; }, [](int, const key_piece *, auto &) {},
         [&](int number, const f32x2 *totals, const unsigned char *parts, int step) {
-            cluster_sums<OWN_RUNS>(memory + OWN_RUNS_AT, runs.each).keep(number, totals, parts, step);
+            inbox.send(number, totals, parts, step);
         });
 }
 
@@ -291,6 +291,8 @@ CAIRN_KERNEL(step_select_attend, THREADS, 1, step_params) {
     block_sync();
     if (cluster_rank() == cluster_size() - 1) tell_pages(p, r, s.bits, list, count); /* which has the fewest runs */
     const list_runs runs(p, r, count);
-    attend_own(p, r, cache, memory, {list, r.table, count}, runs);
-    merge_cluster(cluster_sums<OWN_RUNS>(memory + OWN_RUNS_AT, runs.each), runs.count, r.row, r.kv_head, layer);
+    const cluster_inbox inbox(memory + INBOX_AT);
+    if (thread_id() == 0) inbox.expect(runs.count);
+    attend_own(p, r, cache, memory, {list, r.table, count}, runs, inbox);
+    merge_cluster(inbox, runs.count, r.row, r.kv_head, layer);
 }

@@ -33,7 +33,7 @@ static size_t cuda_chain_bytes(const forward_cuda_state *f) {
 /* The same of one by clusters. */
 static size_t cuda_cluster_bytes(const forward_cuda_state *f) {
     const model_shape *s = f->shape;
-    return f->attend_bytes + (size_t)layout_own_sums_bytes(1, s->heads / s->kv_heads, s->head_dim);
+    return f->attend_bytes + (size_t)layout_inbox_bytes(2 * STEP_ROW_CLUSTER, s->heads / s->kv_heads, s->head_dim);
 }
 
 /* Whether the model has such: of so few heads a block that two share a multiprocessor. */

@@ -165,7 +165,7 @@ struct world {
     }
     /* The first row, by clusters of so many blocks. */
     std::vector<uint16_t> clustered(uint32_t blocks) {
-        const int bytes = step::CHAIN_AT + layout_own_sums_bytes(1, GROUP, DIM);
+        const int bytes = step::CHAIN_AT + layout_inbox_bytes(RUNS, GROUP, DIM);
         spoil();
         simt::launch({{blocks, KV_HEADS}, blocks, THREADS, (uint32_t)bytes, true}, step::step_attend_row, p);
         return attended();
@@ -283,8 +283,9 @@ static void check_dense(world &w) {
         tap_ok(alone && !std::count_if(w.arrived.begin(), w.arrived.end(), [](uint32_t v) { return v; }),
                "and a row alone has them, too");
         const uint32_t runs = (uint32_t)w.input[STEP_CHUNKS];
-        tap_ok(w.clustered(runs) == first && w.clustered(RUNS) == first, "and its %u runs by clusters of as many and of %d",
-               runs, (int)RUNS);
+        const uint32_t blocks = std::max(runs, (uint32_t)LAYOUT_SELECT_CLUSTER);
+        tap_ok(w.clustered(blocks) == first && w.clustered(RUNS) == first, "and its %u runs by clusters of %u and of %d",
+               runs, blocks, (int)RUNS);
     }
 }
 
