@@ -47,7 +47,8 @@ struct cluster_inbox {
                 const int last = rank_of((m + 1) * HEAD_DIM - 1);
 #pragma unroll 1
                 for (int to = rank_of(m * HEAD_DIM); to <= last; to++)
-                    remote_store_async(remote(shared_addr(sums(run) + m), to), f32x2{top, total}, remote(barrier(), to));
+                    remote_store_async(remote(shared_addr(sums(run) + m), to), f32x2{top, total},
+                                       remote(barrier(), to));
             });
     }
 };
