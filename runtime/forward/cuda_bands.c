@@ -40,7 +40,7 @@ static cairn_status cuda_band_functions(forward_cuda_state *f, jit_program *prog
 /* Whether they can be launched by now; waits: once they are there, if they were asked for. */
 static bool cuda_has_bands(forward_cuda_state *f, bool waits) {
     static const cuda_extra bands = {cuda_band_request, cuda_band_functions, 0, STEP_FORMATS,
-                                     "products of many rows go on by slower kernels", true};
+                                     "steps of many rows go on by slower kernels", true};
     unsigned any = 0;
     for (int set = 0; set < STEP_FORMATS; set++) any |= cuda_band_products(f, set);
     if (!any || !cuda_spreads(f) || f->dev->max_shared_bytes < (int)cuda_band_bytes()) return false;

@@ -238,7 +238,8 @@ static bool made_or_not(size_t i, int n, bool memory, bool *reached) {
     rt->base.error[0] = '\0';
     status = makers[i].make(&made);
     *reached = memory ? status != CAIRN_OK : fake.failed;
-    allocations_left = -1, fake.fail_at = 0, fake.failed = false;
+    allocations_left = -1;
+    fake.fail_at = 0, fake.failed = false;
     right = !status == (made != NULL) && (!status || cairn_last_error(rt)[0]) &&
             (!memory || !status || status == CAIRN_OUT_OF_MEMORY);
     if (!status) right = !makers[i].free(made) && right;
