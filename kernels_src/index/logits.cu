@@ -350,7 +350,7 @@ CAIRN_INLINE void score_nothing(const index_logits_params &p, int first, int cou
         const range window = scored(p, first + i);
         for (int j = keys.from + thread_id(); j < keys.to; j += block_threads())
             if (j >= window.from && j < window.to)
-                p.out[(first + i) * p.stride + j] = as_f32(0xff800000u);
+                p.out[(first + i) * p.stride + j] = minus_infinity();
     }
 }
 
@@ -375,7 +375,7 @@ CAIRN_INLINE void score_tiles(const index_logits_params &p, const staged &s, int
             const int key = key_of_lane(lane_anew()), j = base + warp_id() * 32 + key;
             if (j >= window.from && j < min_of(window.to, w.to))
                 p.out[(first + i) * p.stride + j] =
-                    missing >> key / 16 & 1u ? as_f32(0xff800000u) : value;
+                    missing >> key / 16 & 1u ? minus_infinity() : value;
         }
     }
 }
@@ -403,7 +403,7 @@ CAIRN_INLINE void clean_rows(const index_logits_params &p, int first, int count,
         const range window = window_of(p, first + i, false);
         for (int j = columns.from + thread_id(); j < columns.to; j += block_threads())
             if (j < window.from || j >= window.to)
-                p.out[(first + i) * p.stride + j] = as_f32(0xff800000u);
+                p.out[(first + i) * p.stride + j] = minus_infinity();
     }
 }
 

@@ -13,7 +13,7 @@
 #include "sample/sample.cuh"
 
 CAIRN_INLINE float logprob(float logit, float top, float all) {
-    return logit > as_f32(0xff800000u) ? add_f32(logit, -top) - all : as_f32(0xff800000u);
+    return logit > minus_infinity() ? add_f32(logit, -top) - all : minus_infinity();
 }
 
 CAIRN_KERNEL(sample_logprobs, THREADS, 1, sample_logprobs_params) {

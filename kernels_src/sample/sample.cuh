@@ -123,7 +123,7 @@ CAIRN_INLINE float penalized(const row_view &row, int i) {
 CAIRN_INLINE float score_of(const row_view &row, float logit) {
     float distance = add_f32(logit, -row.top);
     if (distance < 0.0f) return div_f32(distance, row.temperature);
-    return distance >= 0.0f ? 0.0f : as_f32(0xff800000u);
+    return distance >= 0.0f ? 0.0f : minus_infinity();
 }
 
 CAIRN_INLINE float score(const row_view &row, int i) { return score_of(row, penalized(row, i)); }
@@ -227,7 +227,7 @@ CAIRN_INLINE uint64_t mass_from(const row_view &row, float least, uint64_t *shar
 
 CAIRN_INLINE float keep_from(const sample_kernel_params &p, const row_view &row, uint64_t *bins,
                              uint64_t *scratch) {
-    const float all = as_f32(0xff800000u);
+    const float all = minus_infinity();
     float least = all;
     if (p.top_k > 0 && p.top_k < p.vocab)
         least = cut(row, all, (uint64_t)p.top_k, false, bins, scratch);
@@ -339,8 +339,8 @@ CAIRN_INLINE row_cut cut_row(const sample_kernel_params &p, int r, uint32_t *see
     best = block_best(best, scratch);
     c.token = (int)~(uint32_t)best;
     row.top = penalized(row, c.token);
-    const bool finite = row.top > as_f32(0xff800000u) && row.top < as_f32(0x7f800000u);
-    if (!(best >> 32) || row.top == as_f32(0xff800000u)) /* nothing above -inf */
+    const bool finite = row.top > minus_infinity() && row.top < as_f32(0x7f800000u);
+    if (!(best >> 32) || row.top == minus_infinity()) /* nothing above -inf */
         c.token = first_token(p, row.mask, best >> 32 != 0);
     c.drawn = p.temperature > 0.0f && finite;
     if (c.drawn) c.least = keep_from(p, row, bins, scratch);

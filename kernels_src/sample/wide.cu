@@ -187,7 +187,7 @@ struct key_range { uint32_t low, high; };
 
 CAIRN_INLINE key_range keys_of(uint32_t bin) {
     const float from = (float)(BINS - 1 - (int)bin) * -0.015625f;
-    const uint32_t below = score_key(from - 0.015625f), none = score_key(as_f32(0xff800000u));
+    const uint32_t below = score_key(from - 0.015625f), none = score_key(minus_infinity());
     return {bin ? below + 1 : none, score_key(from)};
 }
 
@@ -242,7 +242,7 @@ CAIRN_INLINE float cut_wide(wide_shared &s, wide_span &w, float least, uint64_t 
 }
 
 CAIRN_INLINE float keep_wide(const sample_kernel_params &p, wide_shared &s, wide_span &w) {
-    const float all = as_f32(0xff800000u);
+    const float all = minus_infinity();
     float least = all;
     if (p.top_k > 0 && p.top_k < p.vocab)
         least = cut_wide(s, w, all, (uint64_t)p.top_k, 0.0f);
@@ -256,7 +256,7 @@ CAIRN_INLINE float keep_wide(const sample_kernel_params &p, wide_shared &s, wide
 
 /* The rank of the row's best token; its high half is 0 when nothing is above -inf. */
 CAIRN_INLINE uint64_t best_of(wide_shared &s, const wide_span &w) {
-    float best = as_f32(0xff800000u);
+    float best = minus_infinity();
     int id = -1;
 #pragma unroll 1
     for (int at = w.from + lane_id() * 4; at < w.end; at += STEP) {
@@ -339,7 +339,7 @@ CAIRN_INLINE void sample_row_wide(const sample_kernel_params &p, wide_shared &s,
     if (p.history) mark_history(p, seen, r, first, end);
     const uint64_t best = best_of(s, w);
     const int token = best ? (int)~(uint32_t)best : first_token(p, w.row.mask, has_number(w.row));
-    w.row.top = best ? logit_of((uint32_t)(best >> 32)) : as_f32(0xff800000u);
+    w.row.top = best ? logit_of((uint32_t)(best >> 32)) : minus_infinity();
     if (p.temperature > 0.0f && best && w.row.top < as_f32(0x7f800000u))
         draw_wide(s, w, keep_wide(p, s, w), uniform(p, r), p.tokens + r);
     else if (part() == 0 && thread_id() == 0)

@@ -20,7 +20,7 @@ CAIRN_INLINE float meet(float mine, bool sum, float *scratch) {
 }
 
 CAIRN_KERNEL(score_softmax, 256, 1, score_pages_params) {
-    const float nothing = as_f32(0xff800000u);
+    const float nothing = minus_infinity();
     const int pages = p.at.max_pages, group = p.heads / p.at.kv_heads;
     const int64_t unit = (int64_t)block_id_y() * p.at.kv_heads + block_id();
     const float *own = p.head_scores + unit * group * pages;
@@ -51,7 +51,7 @@ CAIRN_KERNEL(score_softmax, 256, 1, score_pages_params) {
 }
 
 CAIRN_KERNEL(select_listed, 256, 1, select_listed_params) {
-    const float nothing = as_f32(0xff800000u);
+    const float nothing = minus_infinity();
     const int64_t unit = block_id();
     const float *scores = p.scores + unit * p.pages;
     int *totals = (int *)shared_base(), found = 0;

@@ -114,7 +114,7 @@ CAIRN_INLINE void write_scores(const scored_pages &pages, const float *scores, f
 #pragma unroll
     for (int i = 0; i < SCORED; i++)
         if (first + i < count)
-            out[first + i] = pages.page[i] >= 0 ? scores[i] * scale : as_f32(0xff800000u);
+            out[first + i] = pages.page[i] >= 0 ? scores[i] * scale : minus_infinity();
 }
 
 CAIRN_KERNEL(score_pages, 256, 1, score_pages_params) {

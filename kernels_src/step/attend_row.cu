@@ -37,7 +37,10 @@ CAIRN_KERNEL(step_attend_row, THREADS, ATTEND_BLOCKS, step_params) {
     const bool live = find_item(p, cluster_rank() * KV_HEADS + kv_head, item);
     const step_cache cache = cache_of(p, p.layer);
     const cluster_inbox inbox(memory + CHAIN_AT);
-    if (thread_id() == 0) inbox.open();
+    if (thread_id() == 0) {
+        inbox.mail.open();
+        fence_mbarrier_init();
+    }
     block_sync();
     cluster_arrive_relaxed();
     if (live) fetch_first(p, item, cache, memory, false);

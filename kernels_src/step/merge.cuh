@@ -64,6 +64,18 @@ CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int w
 /* For 16 rows of up to `most` runs, a multiple of eight. */
 CAIRN_INLINE constexpr int merge_bytes(int most) { return 16 * (most + most / 4) * 4; }
 
+/* The largest, and the sum, of the values of eight lanes next to each other, added as weigh_eight does. */
+CAIRN_INLINE float max_eight(float v) {
+#pragma unroll
+    for (int i = 1; i < 8; i *= 2) v = fmaxf(v, shuffle_xor(v, i));
+    return v;
+}
+CAIRN_INLINE float sum_eight(float v) {
+#pragma unroll
+    for (int i = 1; i < 8; i *= 2) v = add_f32(v, shuffle_xor(v, i));
+    return v;
+}
+
 struct merge_table {
     float *weights;
     f32x2 *eights;
@@ -73,13 +85,8 @@ struct merge_table {
         : weights((float *)memory), eights((f32x2 *)(weights + 16 * most_runs)), most(most_runs) {}
     /* Run `run` of row m, whose (m, l) these are: all lanes, eight runs side by side. */
     CAIRN_MEMBER void note(int m, int run, f32x2 sums) const {
-        float top = sums.x;
-#pragma unroll
-        for (int i = 1; i < 8; i *= 2) top = fmaxf(top, shuffle_xor(top, i));
-        const float weight = exp2_fast(sums.x - top);
-        float total = mul_f32(sums.y, weight);
-#pragma unroll
-        for (int i = 1; i < 8; i *= 2) total = add_f32(total, shuffle_xor(total, i));
+        const float top = max_eight(sums.x), weight = exp2_fast(sums.x - top);
+        const float total = sum_eight(mul_f32(sums.y, weight));
         if (m >= 16) return;
         weights[m * most + run] = weight;
         if (run % 8 == 0) eights[(m * most + run) / 8] = f32x2{top, total};

@@ -33,26 +33,12 @@ static_assert(CHAIN_AT % 16 == 0 && SELECTION_AT % 16 == 0, "select_attend: alig
 
 /* ---- what the blocks of a cluster tell each other ---- */
 
-/* The keys of all candidates, and which of them are kept: to every block the other ones' parts, as bytes that a
- * barrier counts. Part i of `parts` is a block's own where i is its rank modulo the blocks. */
-struct exchange {
-    shared_addr barrier;
-
-    CAIRN_METHOD int own(int parts) {
-        const int rank = cluster_rank(), blocks = cluster_size();
-        return parts > rank ? (parts - rank - 1) / blocks + 1 : 0;
-    }
-    /* By one thread. */
-    CAIRN_MEMBER void expect(int bytes) const { mbarrier_arrive_expect(barrier, (uint32_t)bytes); }
-    template <class T> CAIRN_MEMBER void send(T *to, T v, int rank) const {
-        remote_store_async(remote(shared_addr(to), rank), v, remote(barrier, rank));
-    }
-    /* All threads: all is there, of this block's threads too. */
-    CAIRN_MEMBER void await() const {
-        block_sync();
-        mbarrier_wait_cluster(barrier, 0);
-    }
-};
+/* The keys of all candidates, and which of them are kept: to every block the other ones' parts. Part i of `parts` is a
+ * block's own where i is its rank modulo the blocks. */
+CAIRN_INLINE int own_parts(int parts) {
+    const int rank = cluster_rank(), blocks = cluster_size();
+    return parts > rank ? (parts - rank - 1) / blocks + 1 : 0;
+}
 
 CAIRN_INLINE exchange exchange_of(unsigned char *memory, int which) {
     return {shared_addr(memory + WORDS_AT + which * 8)};
@@ -60,8 +46,9 @@ CAIRN_INLINE exchange exchange_of(unsigned char *memory, int which) {
 /* Before the others send anything. */
 CAIRN_INLINE void begin_exchanges(unsigned char *memory) {
     if (thread_id() == 0) {
-        for (int i = 0; i < 2; i++) mbarrier_init(exchange_of(memory, i).barrier, 1);
-        cluster_inbox(memory + INBOX_AT).open();
+        for (int i = 0; i < 2; i++) exchange_of(memory, i).open();
+        cluster_inbox(memory + INBOX_AT).mail.open();
+        fence_mbarrier_init();
     }
     block_sync();
     cluster_arrive_relaxed();
@@ -74,7 +61,7 @@ CAIRN_INLINE void share_keys(const selection &s, int n, const exchange &keys) {
     constexpr int VECTORS = SCORED / 4;
     const int rank = cluster_rank(), blocks = cluster_size(), tiles = ceil_div(n, SCORED);
     const int missing = (tiles - 1) % blocks == rank ? tiles * VECTORS - ceil_div(n, 4) : 0; /* of the last tile */
-    if (thread_id() == 0) keys.expect((ceil_div(n, 4) - keys.own(tiles) * VECTORS + missing) * 16);
+    if (thread_id() == 0) keys.expect((ceil_div(n, 4) - own_parts(tiles) * VECTORS + missing) * 16);
     warp_sync();
 #pragma unroll 1
     for (int first = (warp_id() * blocks + rank) * SCORED; first < n; first += blocks * WARPS * SCORED)
@@ -118,7 +105,7 @@ CAIRN_INLINE uint32_t bits_of_quads(bool kept) {
 /* eights[i]: which of candidates 8i to 8i + 7 are among the k highest; in all blocks, after all.await(). */
 CAIRN_INLINE void choose_counted(const selection &s, int n, int k, uint32_t *eights, const exchange &all) {
     const int rank = cluster_rank(), blocks = cluster_size(), parts = ceil_div(n, 8);
-    if (thread_id() == 0) all.expect((parts - all.own(parts)) * 4);
+    if (thread_id() == 0) all.expect((parts - own_parts(parts)) * 4);
 #pragma unroll 1
     for (int i = warp_id() * blocks + rank; i < parts; i += WARPS * blocks) {
         const int c = i * 8 + lane_id() / 4;

@@ -89,7 +89,7 @@ CAIRN_INLINE void topk_write(const topk_out &out, int slot, int32_t position) {
 }
 CAIRN_INLINE void topk_write_none(const topk_out &out, int slot) {
     out.indices[slot] = -1;
-    if (out.values) out.values[slot] = as_f32(0xff800000u);
+    if (out.values) out.values[slot] = minus_infinity();
 }
 
 /* Row r's output: the first `found` of `positions` if listed, else the row's first `found`; then
