@@ -266,6 +266,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_step.c"
 #include "runtime/forward/cuda_prompt.c"
 #include "runtime/forward/cuda_results.c"
+#include "runtime/forward/cuda_next.c"
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/drafter.c"
 #include "runtime/engine/pace.c"

@@ -17,10 +17,11 @@ enum {
     STEP_CLEAN_CHUNKS,
     STEP_LOGIT_FIRST, /* rows whose logits are wanted: [first, first + count) */
     STEP_LOGIT_COUNT,
+    STEP_TELLS,       /* the half of finish_params.told that is this forward's */
     STEP_HEAD
 };
 enum {
-    STEP_TOKEN,       /* [row] token id */
+    STEP_TOKEN,       /* [row] token id; STEP_DRAWN: the one that the step before drew, see p.fault */
     STEP_POSITION,    /* [row] position in its sequence */
     STEP_SEQUENCE,    /* [row] row of the page table */
     STEP_FIRST,       /* [row] the first row of the same sequence in this forward */
@@ -38,6 +39,11 @@ enum {
     STEP_EMBED_HIGH,
     STEP_KEEP,        /* [row] its place among the hidden states that are kept, or -1 */
     STEP_ARRAYS
+};
+
+enum {
+    STEP_DRAWN = -1,
+    STEP_SAMPLED_AT = 4 /* words from p.fault to the tokens that a step draws, [row] */
 };
 
 /* What the layers of a model have beyond plain llama's, bits of the constant CAIRN_EXTRAS: kernels
@@ -202,12 +208,15 @@ typedef struct draft_params {
 typedef struct finish_params {
     const uint64_t *winners;   /* [rows, blocks] */
     int32_t *tokens;           /* [rows] */
-    const int32_t *input;      /* of the forward, see STEP_ROWS; read only with row_pages */
+    const int32_t *input;      /* of the forward, see STEP_ROWS */
     const uint32_t *row_pages; /* [layers, count_rows, kv_heads, seen_words], or NULL */
     int32_t *pages_read;       /* [sequence] */
+    const int32_t *results;    /* [told_words] the fault word, tokens, pages_read */
+    int32_t *told;             /* host [2, told_words], mapped: where these go too; or NULL */
     int32_t blocks, rows;      /* rows: of winners and tokens; the blocks behind count pages */
     int32_t layers, count_rows, kv_heads, seen_words;
-    int32_t capacity, pad;     /* of the arrays of `input` */
+    int32_t capacity;          /* of the arrays of `input` */
+    int32_t told_words;
 } finish_params;
 
 #endif

@@ -291,6 +291,13 @@ static bool device_has_passed(const device *dev, CUevent mark) {
     return dev->drv->cuEventQuery(mark) != CUDA_ERROR_NOT_READY;
 }
 
+static cairn_status device_await(device *dev, CUevent mark) {
+    const int range = TRACE_OPEN(dev, "wait", false);
+    const CUresult result = dev->drv->cuEventSynchronize(mark);
+    TRACE_SHUT(dev, range, 0);
+    return result ? driver_fail(dev->base, dev->drv, result, "cuEventSynchronize") : CAIRN_OK;
+}
+
 static int64_t device_between(const device *dev, CUevent from, CUevent to) {
     float ms = 0.0f;
     return dev->drv->cuEventElapsedTime(&ms, from, to) ? 0 : (int64_t)(ms * 1000.0f);

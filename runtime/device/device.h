@@ -43,6 +43,7 @@ typedef struct device {
     bool rehearses; /* launches are left out, and kernels that are compiled meanwhile: what was to be
                      * launched is made ready; awaits: some were left out */
     bool awaits;
+    bool ahead;      /* there is work in the current stream that no call waits for: the step after the last one */
     int faults_held; /* above 0: faults wait for a later synchronisation */
     struct trace *trace; /* that is taken, or NULL; trace.h */
 } device;
@@ -136,6 +137,8 @@ static bool device_wait(device *dev);
 static cairn_status device_mark(device *dev, CUevent *mark);
 /* Whether the device came past the mark, or never will: what waits next says why. Never waits. */
 static bool device_has_passed(const device *dev, CUevent mark);
+/* Waits until the device has. [blocks] */
+static cairn_status device_await(device *dev, CUevent mark);
 /* Microseconds from one mark to another that the device came past; 0: it does not say. */
 static int64_t device_between(const device *dev, CUevent from, CUevent to);
 static void device_mark_free(device *dev, CUevent mark);

@@ -211,6 +211,12 @@ cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
     if (status) return status;
     if (rt->capturing)
         return base_fail(&rt->base, CAIRN_BUSY, "stream_set: a graph is being captured");
+    if (rt->device.ahead) { /* what comes on another stream may use the same pages */
+        if ((status = handles_enter(rt))) return status;
+        device_wait(&rt->device);
+        rt->device.ahead = false;
+        handles_leave(rt, CAIRN_OK);
+    }
     rt->device.stream = stream ? stream->stream : rt->device.own_stream;
     return CAIRN_OK;
 }

@@ -309,11 +309,14 @@ static void engine_learn_flight(engine_scratch *x, int64_t us) {
     if (!x->batch.prepared) engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)us);
 }
 
-/* All of what took off, in one go. */
+/* All of what took off, in one go. A step of one session is followed by the next; of several that would be begun for
+ * nothing whenever one of them ends, which costs more than it saves. */
 static cairn_status engine_fly_through(cairn_model *m) {
     engine_scratch *x = m->scratch;
     const int64_t start = os_now_us();
-    const cairn_status status = engine_run(m);
+    cairn_status status;
+    x->batch.continues = x->part_count == 1 && x->parts->continues && !x->profile;
+    status = engine_run(m);
     x->flight_us = os_now_us() - start;
     engine_learn_flight(x, x->flight_us);
     return status;
@@ -677,6 +680,7 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
         return part;
     }
     if (left > 1) return engine_plan_chunk(s, s->count - 1, most);
+    part.continues = room > 1 && (s->options.plain || engine_config(s)->drafter == CAIRN_DRAFTER_NONE);
     if (s->options.plain) return part;
     if (engine_has_masks(s)) engine_draft_masks(s, &part, room, most);
     else part.drafts = engine_draft(s, room < most ? room : most);

@@ -28,6 +28,7 @@ typedef struct engine_part {
     int masks;   /* rows of mask tokens behind each of the sampled ones: they draft what follows; their
                     hidden rows come to `hidden` */
     int short_by; /* fewer of them behind the last */
+    bool continues; /* a step without drafts, and one like it follows unless the text ends */
     bool chained; /* the drafts were drawn, and may be verified by what from */
     float *hidden;
     float *target; /* [sampled, vocab] logits, where the drafts are verified by what they were drawn from;

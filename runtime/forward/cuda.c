@@ -2,7 +2,7 @@
  * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c and
  * cuda_joined.c, memory, weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in
  * cuda_rows.c (its input), cuda_bands.c, cuda_chain.c, cuda_launch.c, cuda_select.c, cuda_step.c, cuda_prompt.c,
- * cuda_results.c and cuda_run.c, which cuts a batch for them.
+ * cuda_results.c, cuda_next.c and cuda_run.c, which cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
  * the flow kernel, one launch for all layers (kernels_src/step/step.cu), which there is for all attention,
@@ -32,7 +32,6 @@ enum {
                              MiB and all of a 1B's no faster) */
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
-    STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_ROW_CLUSTER = 8, /* blocks that take a row alone, or twice as many: see cuda_chain.c */
     STEP_GRAPHS = 7, /* of a step: see cuda_graph_kind */
@@ -174,6 +173,18 @@ typedef struct cuda_flight {
     int64_t looked_us;    /* the last call's end */
 } cuda_flight;
 
+/* The step after the one that is served, see cuda_next.c. */
+typedef struct cuda_next {
+    bool there;          /* it was launched, and nobody has asked for it yet */
+    bool stale;          /* its row's pages have changed since */
+    bool ruled;          /* it selects, by `rule` */
+    forward_rule rule;
+    forward_row row;
+    forward_sequence sequence;
+    forward_batch batch; /* of these */
+    int slot;
+} cuda_next;
+
 typedef struct forward_cuda_state {
     cairn_runtime *runtime;
     device *dev;
@@ -198,6 +209,7 @@ typedef struct forward_cuda_state {
     int max_rows, max_pages, page_size, table_rows;
     int table_words; /* of a group's page table: they follow one another */
     const kv_groups *groups;
+    const struct window_state *windows; /* [groups->count] */
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
     jit_kernel alone_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* the products of steps of one row */
     bool alone_built[STEP_FORMATS];
@@ -292,6 +304,10 @@ typedef struct forward_cuda_state {
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
     int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
+    int32_t *host_told;  /* pinned [2, cuda_told_words]: where step_finish leaves them, of parts by turns */
+    int tells, told;     /* the half of the last part that was launched; of the one that is served, -1: its words
+                            are on the device alone */
+    CUevent come;        /* behind the part's */
     uint64_t *winners;
     cuda_latents latents;
     int32_t *slot_rows;  /* [table_rows] -1: nothing */
@@ -309,6 +325,7 @@ typedef struct forward_cuda_state {
     uint32_t *masks;   /* device [STEP_STAGE_ROWS, words]: of tokens that may be drawn */
     int32_t epoch, clean_rows, clean_chunks;
     cuda_flight flight;
+    cuda_next next;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
     device_graph draft_flow_graphs[STEP_FLOW_ROWS]; /* the same with rows that draft, by the tokens that the

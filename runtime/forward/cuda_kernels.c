@@ -359,10 +359,16 @@ static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *prog
 
 /* ---- programs that nothing waits for ---- */
 
+/* Not while it runs: a step may be in flight (cuda_next.c). */
+static void cuda_free_graph(const forward_cuda_state *f, device_graph *graph) {
+    if (graph->exec) device_wait(f->dev);
+    device_graph_free(f->dev, graph);
+}
+
 static void cuda_free_sparse_graphs(forward_cuda_state *f) {
-    device_graph_free(f->dev, &f->sparse_graph);
+    cuda_free_graph(f, &f->sparse_graph);
     for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
-        device_graph_free(f->dev, &f->stage_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
+        cuda_free_graph(f, &f->stage_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
 }
 
 /* Programs `from` to `from + count - 1` of a kind: requests, false for one that there is not; and what takes

@@ -19,27 +19,29 @@ static int cuda_window_blocks(int places, int windows, int least) {
     return each > least ? each : least;
 }
 
-/* The best token of each logit row, after any kind of head of so many blocks a row; pages counted by the
- * sparse flow. */
-static cairn_status cuda_finish(forward_cuda_state *f, int rows, int blocks, bool sparse_flow) {
+/* The best token of each of some logit rows of a lane, after any kind of head of so many blocks a row; pages counted by
+ * the sparse flow; these and the fault word told to the host. No rows: what is there is told. */
+static cairn_status cuda_finish(forward_cuda_state *f, const step_lane *lane, int rows, int blocks, bool sparse_flow) {
     device_dims dims = {{0, 1, 1}, 32, 0, 0, true};
     finish_params p;
     memset(&p, 0, sizeof p);
     p.winners = f->winners;
     p.tokens = f->sampled;
+    p.input = lane->params.input;
+    p.capacity = lane->params.capacity;
+    p.pages_read = f->pages_read;
+    p.results = f->fault, p.told = f->host_told;
+    p.told_words = (int32_t)cuda_told_words(f);
     p.blocks = blocks;
     p.rows = rows;
     if (sparse_flow) {
-        p.input = f->flow.params.input;
-        p.capacity = f->flow.params.capacity;
         p.row_pages = f->row_pages;
-        p.pages_read = f->pages_read;
         p.layers = f->shape->layers;
         p.count_rows = STEP_FLOW_ROWS;
         p.kv_heads = f->shape->kv_heads;
         p.seen_words = f->flow.params.seen_words;
     }
-    dims.grid[0] = (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0));
+    dims.grid[0] = rows ? (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0)) : 1;
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
 }
 
@@ -50,7 +52,7 @@ static cairn_status cuda_launch_head(forward_cuda_state *f, const step_lane *lan
     const int blocks = f->streamed ? cuda_window_blocks(2 * f->blocks, windows, 1) : f->blocks;
     const cairn_status status =
         cuda_launch(f, lane, kernel, blocks, windows, f->warps * 32, f->product_bytes, 0, 0);
-    return status ? status : cuda_finish(f, rows, blocks, false);
+    return status ? status : cuda_finish(f, lane, rows, blocks, false);
 }
 
 /* Before a kernel with `count` products from `first` (STEP_LOW_) on: their inner values, where rows have

@@ -138,6 +138,8 @@ static void forward_cuda_close(cairn_model *model) {
     cuda_clear_flight(f);
     device_mark_free(f->dev, f->flight.start);
     device_mark_free(f->dev, f->flight.mark);
+    device_host_free(f->dev, f->host_told, cuda_told_words(f) * 8);
+    device_mark_free(f->dev, f->come);
     device_graph_free(f->dev, &f->graph);
     for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
     cuda_free_sparse_graphs(f);
@@ -169,6 +171,7 @@ static cairn_status cuda_new(const cairn_model *model, int max_rows, forward_cud
     f->shape = &model->shape;
     f->plan = &model->plan;
     f->held = &model->kv;
+    f->windows = model->windows;
     if (model->shape.latent.q_rank) cuda_choose_latents(f, model, max_rows);
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;

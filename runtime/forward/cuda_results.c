@@ -7,11 +7,15 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
                      "a step's blocks did not all run at once; is another program using the GPU?");
 }
 
-/* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
-static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
-    size_t count = cuda_counts(f, part) || f->ahead_count ? cuda_result_words(f)
-                                                          : (size_t)(STEP_SAMPLED_AT + part->logit_count);
-    cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
+/* The words that every step leaves: faults, sampled tokens and pages read, told or in one copy. */
+static cairn_status cuda_download_words(forward_cuda_state *f) {
+    const size_t told = cuda_told_words(f);
+    cairn_status status;
+    if (f->told < 0) {
+        status = device_download(f->dev, f->host_words, f->fault, cuda_result_words(f) * 4);
+    } else if (!(status = device_await(f->dev, f->come))) {
+        memcpy(f->host_words, f->host_told + (size_t)f->told * told, told * 4);
+    }
     return status ? status : cuda_fault(f, f->host_words[0]);
 }
 
@@ -61,19 +65,27 @@ static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_par
 }
 
 /* Behind a part: the draws of its wanted rows that the device makes, and drafts. */
-static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {
-    cuda_ahead ahead;
-    bool any = false;
+static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *part) {
+    const cuda_ahead ahead = cuda_plan_ahead(f, part);
+    const bool drafted = f->ahead_count || (f->lane == &f->flow && (f->adapts || f->drafts)); /* by draft_flow */
+    bool any = false, draws = false;
     cairn_status status;
+    f->told = part->logit_count && !drafted ? f->tells : -1;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
         any = any || f->asks[i];
+        draws = draws || (f->asks[i] && !sample_takes_best(f->asks[i], f->shape->vocab));
     }
     if (!any) return CAIRN_OK;
     status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks, part->logit_count, f->sampled);
     if (status || f->ahead_count) return status;
-    ahead = cuda_plan_ahead(f, part);
-    return ahead.masks ? cuda_begin_drafts(f, &ahead) : CAIRN_OK;
+    if (ahead.masks) return f->told = -1, cuda_begin_drafts(f, &ahead);
+    return draws ? cuda_finish(f, f->lane, 0, 0, false) : CAIRN_OK; /* which tells what was drawn */
+}
+
+static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {
+    const cairn_status status = cuda_begin_draws(f, part);
+    return status || f->told < 0 ? status : device_mark(f->dev, &f->come);
 }
 
 /* Logits, tokens and faults of a part that was launched. [blocks] until the device is done with it */
@@ -83,7 +95,7 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     cairn_status status;
     if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
     for (int i = 0; i < part->logit_count; i++) any = any || f->asks[i];
-    if ((status = cuda_download_logits(f, part)) || (status = cuda_download_words(f, part)) ||
+    if ((status = cuda_download_logits(f, part)) || (status = cuda_download_words(f)) ||
         (status = cuda_tell_chosen(f, part)) || !any)
         return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);

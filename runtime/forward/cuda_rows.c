@@ -16,6 +16,13 @@ static int cuda_find_slot(const forward_cuda_state *f, int row) {
     return oldest;
 }
 
+/* Pages [first, end) of a slot change, of the group that has all or one with a window, whose first pages go
+ * when no row sees them any more. */
+static void cuda_note_pages(forward_cuda_state *f, int slot, int first, int end, bool all) {
+    const int page = f->next.row.position / f->page_size;
+    if (slot == f->next.slot && first <= page && (all || end > page)) f->next.stale = true;
+}
+
 /* What of a row the device does not have yet, of the group that `to` is the table of. */
 static cairn_status cuda_upload_group(forward_cuda_state *f, page_tables *t, int row, int slot,
                                       bool whole, int32_t *to) {
@@ -23,6 +30,7 @@ static cairn_status cuda_upload_group(forward_cuda_state *f, page_tables *t, int
     cairn_status status = CAIRN_OK;
     if (whole) first = 0, end = t->pages[row];
     if (end > t->pages[row]) end = t->pages[row];
+    if (first < end) cuda_note_pages(f, slot, first, end, to == f->table);
     if (first < end)
         status = device_upload(f->dev, to + (size_t)slot * (size_t)f->max_pages + first,
                                tables_row(t, row) + first, (size_t)(end - first) * 4);
@@ -197,6 +205,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
         memcpy(array + STEP_WANTED * n, f->wanted, (size_t)part->logit_count * sizeof *f->wanted);
     head[STEP_LOGIT_FIRST] = part->joined ? 0 : part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
+    head[STEP_TELLS] = f->tells = !f->tells;
     tiles = f->drafts && lane != &f->prompt ? cuda_wide_adapter(f, part->batch, part->rows) : NULL;
     if (tiles) cuda_use_tiles(f, tiles);
     f->wide = tiles && lane == &f->stage;

@@ -220,22 +220,27 @@ static void cuda_fill_part(forward_cuda_state *f) {
     }
 }
 
+/* Rows of steps; first, all: of those that the forward has, the first part or the only one. */
+static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *part, bool first, bool all) {
+    const step_kernel flow = all ? cuda_flow_of(f, part) : STEP_KERNELS;
+    cairn_status status = CAIRN_OK;
+    if (flow < STEP_KERNELS) return cuda_run_flow(f, part, flow);
+    if (first && cuda_counts(f, part)) status = cuda_forget_pages(f);
+    return status ? status : cuda_run_stages(f, part);
+}
+
 /* Launches the part's rows; of a prompt's up to `layers` layers. */
 static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
     cuda_flight *x = &f->flight;
-    const bool all = x->kind == FORWARD_STEP && !x->begun && x->at == x->end;
-    const step_kernel flow = all ? cuda_flow_of(f, &x->part) : STEP_KERNELS;
-    cairn_status status = CAIRN_OK;
-    if (x->kind == FORWARD_PROMPT) {
-        status = cuda_run_prompt(f, &x->part, layers);
-    } else if (flow < STEP_KERNELS) {
-        status = cuda_run_flow(f, &x->part, flow);
-    } else {
-        if (!x->begun && cuda_counts(f, &x->part)) status = cuda_forget_pages(f);
-        if (!status) status = cuda_run_stages(f, &x->part);
-    }
-    if (x->kind == FORWARD_STEP) x->launched = true;
-    return status || !x->launched ? status : cuda_begin_results(f, &x->part);
+    const bool steps = x->kind == FORWARD_STEP, all = !x->begun && x->at == x->end;
+    const bool there = cuda_take_next(f);
+    cairn_status status = there    ? CAIRN_OK
+                          : steps ? cuda_launch_steps(f, &x->part, !x->begun, all)
+                                  : cuda_run_prompt(f, &x->part, layers);
+    if (steps) x->launched = true;
+    if (status || !x->launched || (status = cuda_begin_results(f, &x->part))) return status;
+    if (x->batch->continues) cuda_launch_next(f);
+    return CAIRN_OK;
 }
 
 /* What the part left. [blocks] until the device is done with it */

@@ -51,7 +51,7 @@ static cairn_status cuda_enqueue_flow(forward_cuda_state *f, step_kernel kernel,
     status = device_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
     if (status) return status;
     if (kernel == STEP_K_DRAFT_FLOW) return cuda_take_flow(f, drafts);
-    return cuda_finish(f, STEP_FLOW_ROWS, f->blocks, kernel == STEP_K_SPARSE_FLOW);
+    return cuda_finish(f, &f->flow, STEP_FLOW_ROWS, f->blocks, kernel == STEP_K_SPARSE_FLOW);
 }
 
 static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, step_kernel kernel) {
@@ -291,7 +291,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part 
     else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
              (held->wanted + 7) / 8 < (size.wanted + 7) / 8 || held->chain.chunks != size.chain.chunks ||
              held->chain.blocks < size.chain.blocks || held->banded != size.banded)
-        device_graph_free(f->dev, graph);
+        cuda_free_graph(f, graph);
     if (!graph->exec) {
         const step_attention a = {rule, &part->form, false, size.groups, size.chunks,
                                   rule ? f->runs : 0, size.chain};

@@ -7,6 +7,7 @@
 #include "runtime.c"
 #include "tap.h"
 #include "backends.h"
+#include "short_memory.h"
 #include "small_model.h"
 
 enum { K = 3, SAID = 40, MOST = 320 };
@@ -253,6 +254,45 @@ static void test_refused(void) {
     remove(other);
 }
 
+/* No memory for the session that drafts, while one of the first tokens is made: that one comes without drafts. */
+static void test_short(void) {
+    cairn_model *plain = NULL, *m = NULL;
+    cairn_config c = config_of(CAIRN_BACKEND_CPU, small_path, K);
+    cairn_runtime *one = open_with(config_of(CAIRN_BACKEND_CPU, NULL, 0), path, &plain), *rt;
+    const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 12, .stop_count = -1};
+    int32_t ids[20];
+    cairn_session *a;
+    int same = 0, failed = 0, without = 0;
+    c.allocator.realloc = test_realloc;
+    rt = open_with(c, path, &m);
+    if (!one || !rt) return;
+    random_ids(ids, 20);
+    a = say(plain, ids, 20, 12, 0);
+    for (int at = 0; at < 4; at++) {
+        cairn_session *s = NULL;
+        cairn_piece piece = {.struct_size = sizeof piece};
+        cairn_status status = cairn_session_open(m, &s);
+        if (!status) status = cairn_append_ids(s, ids, 20);
+        if (!status) status = cairn_generate_begin(s, "", &o);
+        for (int i = 0; !status && !piece.stop; i++) {
+            allocations_left = i == at ? 0 : -1;
+            status = cairn_generate_next(s, &piece);
+            allocations_left = -1;
+            without += i == at && !status && !s->shadow;
+        }
+        same += !status && same_ids(a, s);
+        failed += status == CAIRN_OUT_OF_MEMORY;
+        cairn_session_close(s);
+    }
+    tap_ok(same + failed == 4 && same > 0 && without > 0,
+           "no memory for one token: %d texts of 4 are whole, %d failed, %d pieces without a drafting session", same,
+           failed, without);
+    cairn_session_close(a);
+    cairn_close(one);
+    cairn_close(rt);
+    tap_ok(!live_blocks, "nothing is left");
+}
+
 static void test_backend(cairn_backend backend, const char *name) {
     cairn_config c = config_of(backend, NULL, 0);
     cairn_runtime *rt = open_runtime_on(&c, "drafts by a model");
@@ -273,6 +313,7 @@ int main(void) {
     test_backend(CAIRN_BACKEND_CPU, "cpu");
     test_backend(CAIRN_BACKEND_CUDA, "cuda");
     test_refused();
+    test_short();
     remove(path);
     remove(small_path);
     return tap_done();

@@ -315,7 +315,7 @@ struct run {
                                           layout_candidates(position + r, p.window, PAGE),
                                           p.topk, p.sinks, PAGE), PAGE, DIM));
         int32_t head[] = {n, groups, chunks, listed, epoch, clean_rows, clean_chunks, 0, n};
-        std::copy(head, head + STEP_HEAD, input.begin());
+        std::copy(std::begin(head), std::end(head), input.begin());
         std::fill(logits.begin(), logits.end(), NAN);
     }
     std::vector<float> result(int n) const {
@@ -464,12 +464,28 @@ static void check_flow(model &m) {
         tap_ok(std::equal(got.begin(), got.begin() + (long)same, want.begin()) && !r.fault,
                  "flow: %d rows give the bits of five", rows);
     }
-    int32_t best[8];
+    enum { PAGES_AT = STEP_SAMPLED_AT + 8, WORDS = PAGES_AT + 40, POISON = -77 };
+    std::vector<int32_t> results(WORDS, POISON), told(2 * WORDS, POISON);
+    int32_t *best = results.data() + STEP_SAMPLED_AT;
     finish_params finish = {};
     finish.winners = r.winners.data(), finish.tokens = best, finish.blocks = BLOCKS;
     finish.rows = 4;
+    finish.results = results.data(), finish.told = told.data(), finish.told_words = WORDS;
+    finish.pages_read = results.data() + PAGES_AT, finish.input = r.input.data();
+    r.input[STEP_TELLS] = 1, results[0] = 9;
+    for (int i = PAGES_AT; i < WORDS; i++) results[i] = i;
     simt::launch({4, 1, 32, 0, true}, stage::step_finish, finish);
     bool good = true;
+    for (int i = 0; i < WORDS; i++) {
+        const bool tells = i == 0 || (i >= STEP_SAMPLED_AT && i < STEP_SAMPLED_AT + 4) || i >= PAGES_AT;
+        good = good && told[i] == POISON && told[WORDS + i] == (tells ? results[i] : POISON);
+    }
+    tap_ok(good, "finish: fault, tokens and pages are told to the host, in their half");
+    r.input[STEP_TELLS] = 0, finish.rows = 0, best[1] = 5, results[WORDS - 1] = 6;
+    simt::launch({1, 1, 32, 0, true}, stage::step_finish, finish);
+    tap_ok(std::equal(results.begin(), results.end(), told.begin()), "finish: all that is there is told");
+    r.input[STEP_TELLS] = 0, best[1] = told[WORDS + STEP_SAMPLED_AT + 1];
+    good = true;
     for (int i = 0; i < 4; i++)
         good = good && best[i] == std::max_element(want.begin() + i * VOCAB,
                                                    want.begin() + (i + 1) * VOCAB) -
@@ -575,8 +591,10 @@ static int count_pages(run &r) {
     finish.row_pages = r.row_pages.data(), finish.pages_read = &read;
     finish.layers = LAYERS, finish.count_rows = 8, finish.kv_heads = KV_HEADS;
     finish.seen_words = 1;
+    int32_t told[2] = {-1, -1};
+    finish.results = &read, finish.told = told, finish.told_words = 0; /* nothing but what it counts */
     simt::launch({8, 1, 32, 0, true}, stage::step_finish, finish);
-    return read;
+    return told[0] == read ? read : -1;
 }
 
 /* The sparse flow against the stage kernels: rows that complete pages on the way, pages without

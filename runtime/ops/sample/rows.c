@@ -228,6 +228,10 @@ static cairn_status sample_launch_wide(cairn_runtime *rt, sample_kernel_params *
 /* The kernels of one call: of rows that few tokens can be next of, and of the rest. */
 typedef struct sample_calls { sample_kernel_params few, wide; int few_rows, wide_rows; } sample_calls;
 
+static bool sample_is_drawn(const sample_ask *ask, int vocab) {
+    return sample_place_of(ask, vocab) != SAMPLE_HOST && !ask->swap && !ask->logprobs;
+}
+
 static bool sample_takes_best(const sample_ask *ask, int vocab) {
     return sample_place_of(ask, vocab) == SAMPLE_BEST;
 }

@@ -69,6 +69,8 @@ static bool sample_has_number(const float *logits, const uint32_t *mask, int voc
  * CAIRN_SAMPLE_NO_NUMBER where none of those that may be drawn is a number. */
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
                             int i, int32_t *out);
+/* Whether the device draws its token, and the host adds nothing. */
+static bool sample_is_drawn(const sample_ask *ask, int vocab);
 /* Whether its token is the best one of its logits. */
 static bool sample_takes_best(const sample_ask *ask, int vocab);
 /* Begins to draw what the GPU draws, from logits [rows, vocab] there to `tokens` [rows] there, which

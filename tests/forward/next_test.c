@@ -1,0 +1,247 @@
+/* next: steps that the GPU begins before their token is known (runtime/forward/cuda_next.c). One session is
+ * pulled token by token, and between two tokens anything happens: other draws, rewinds, appends, forks in whose
+ * favour it is closed, snapshots, other sessions' forwards, other streams. A runtime whose forwards may stop
+ * between two layers, and so never begins a step, does the same deeds: both hold the same ids after each of
+ * them. Then a step that cannot be begun, since the driver refuses it, costs nothing but time.
+ * emulated: asan */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "tap.h"
+#include "backends.h"
+#include "small_model.h"
+
+enum { LIMIT = 200, PULLS = 12, CONFIGS = 3 };
+
+static char path[] = "/tmp/next_XXXXXX";
+static const char *where;
+
+static int below(int n) { return (int)(random_next(&state) % (uint64_t)n); }
+
+/* One of the two runtimes. */
+typedef struct rig {
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s, *other;
+    cairn_stream *stream;
+    bool begins;  /* steps */
+    bool running; /* a generation */
+    int begun, taken;
+    cairn_status status;
+} rig;
+
+typedef enum deed_kind { BEGIN, PULL, REWIND, APPEND, FORK, SNAPSHOT, OTHER, STREAM, EVAL, DEEDS } deed_kind;
+static const char *const deeds[] = {"begin", "pull", "rewind", "append", "fork", "snapshot", "other", "stream", "eval"};
+
+/* What happens next; n: of ids, or tokens. */
+typedef struct deed {
+    deed_kind kind;
+    int n;
+    int32_t ids[24];
+    cairn_sampling sampling;
+    int logprobs;
+    bool grammar;
+} deed;
+
+/* ---- the two runtimes ------------------------------------------------------------------------ */
+
+static bool open_rig(rig *g, bool begins, int config) {
+    cairn_config c;
+    memset(g, 0, sizeof *g);
+    g->begins = begins;
+    cairn_config_default(&c);
+    c.backend = CAIRN_BACKEND_CUDA, c.page_size = PAGE, c.max_batch = 3, c.max_seq_len = LIMIT;
+    c.log = CAIRN_LOG_OFF, c.prefill_chunk = 32, c.drafter = CAIRN_DRAFTER_NONE;
+    c.topk = 1, c.selection.window = 20, c.selection.sinks = 2;
+    if (config == 0) memset(&c.selection.layers, 0, sizeof c.selection.layers);
+    if (config == 2) c.kv_dtype = CAIRN_KV_E4M3; /* no flow kernel */
+    if (!begins) c.slice_us = 1000;
+    g->rt = open_runtime_on(&c, "steps that are begun");
+    if (!g->rt) return false;
+    g->status = cairn_load_model(g->rt, path, &g->m);
+    if (!g->status) g->status = cairn_session_open(g->m, &g->s);
+    if (!g->status) g->status = cairn_session_open(g->m, &g->other);
+    if (!g->status) g->status = cairn_stream_new(g->rt, &g->stream);
+    return tap_ok(!g->status, "%s: a model is open: %s", where, cairn_last_error(g->rt));
+}
+
+static const forward_cuda_state *state_of(const rig *g) { return (const forward_cuda_state *)g->m->state; }
+
+/* A step counts as short, so that it may run in one go: an emulated one is not. */
+static void hurry(rig *g) {
+    for (int i = 0; i < ENGINE_COSTS && g->begins; i++) g->m->scratch->cost_us[i] = 1.0;
+}
+
+/* ---- deeds ----------------------------------------------------------------------------------- */
+
+static void pull(rig *g, int count) {
+    for (int i = 0; i < count && g->running && !g->status; i++) {
+        const forward_cuda_state *f = state_of(g);
+        const bool there = f->next.there;
+        const int tells = f->tells;
+        cairn_piece piece;
+        memset(&piece, 0, sizeof piece);
+        piece.struct_size = sizeof piece;
+        hurry(g);
+        g->status = cairn_generate_next(g->s, &piece);
+        g->running = !piece.stop;
+        g->begun += f->next.there;
+        g->taken += there && f->next.there && f->tells != tells; /* launched one, not two */
+    }
+}
+
+static void begin(rig *g, const deed *d) {
+    const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = d->n, .sampling = &d->sampling,
+                                      .stop_count = -1, .grammar = d->grammar ? "root ::= [!-~]+" : NULL,
+                                      .logprobs = d->logprobs};
+    hurry(g);
+    g->status = cairn_generate_begin(g->s, "", &o);
+    g->running = !g->status;
+}
+
+static void fork_over(rig *g) {
+    cairn_session *fork = NULL;
+    if ((g->status = cairn_session_fork(g->s, &fork))) return;
+    cairn_session_close(g->s);
+    g->s = fork, g->running = false;
+}
+
+/* Back to where it is now, by way of some tokens more. */
+static void go_and_return(rig *g, int tokens) {
+    size_t bytes = 0;
+    void *memory;
+    if ((g->status = cairn_session_save_memory(g->s, NULL, 0, &bytes)) || !(memory = malloc(bytes))) return;
+    g->status = cairn_session_save_memory(g->s, memory, bytes, &bytes);
+    pull(g, tokens);
+    if (!g->status) g->status = cairn_session_load_memory(g->s, memory, bytes);
+    g->running = false;
+    free(memory);
+}
+
+static void let_other_speak(rig *g, const deed *d) {
+    int count;
+    cairn_session_ids(g->other, &count);
+    if (count + 2 * d->n >= LIMIT) g->status = cairn_session_reset(g->other);
+    if (!g->status) g->status = cairn_append_ids(g->other, d->ids, d->n);
+    hurry(g);
+    if (!g->status) g->status = cairn_generate(g->other, "", d->n, NULL, NULL);
+}
+
+static void do_deed(rig *g, const deed *d) {
+    double nll;
+    const cairn_eval_args a = {.struct_size = sizeof a, .ids = d->ids, .count = d->n};
+    switch (d->kind) {
+        case BEGIN: begin(g, d); break;
+        case PULL: pull(g, d->n); break;
+        case REWIND: g->status = cairn_session_rewind(g->s, d->n), g->running = false; break;
+        case APPEND: g->status = cairn_append_ids(g->s, d->ids, d->n), g->running = false; break;
+        case FORK: fork_over(g); break;
+        case SNAPSHOT: go_and_return(g, d->n); break;
+        case OTHER: let_other_speak(g, d); break;
+        case STREAM: g->status = cairn_stream_set(g->rt, d->n & 1 ? g->stream : NULL); break;
+        case EVAL: g->status = cairn_eval(g->m, &a, &nll); break;
+        default: break;
+    }
+}
+
+/* What is drawn for a session of so many ids. */
+static deed draw_deed(int count, bool running) {
+    static const cairn_sampling ways[] = {
+        {.top_p = 1}, {.top_p = 1}, {.temperature = 0.9f, .top_k = 20, .top_p = 1},
+        {.temperature = 0.9f, .top_p = 0.9f}, {.temperature = 0.9f, .top_p = 1, .repetition_penalty = 1.2f}};
+    deed d;
+    memset(&d, 0, sizeof d);
+    d.kind = count < 2                ? APPEND
+             : count + 40 > LIMIT     ? REWIND
+             : running && below(3)    ? PULL
+             : !running && below(2)   ? BEGIN
+                                      : (deed_kind)below(DEEDS);
+    d.n = d.kind == REWIND ? 1 + below(count) : d.kind == BEGIN ? 2 + below(40) : 1 + below(PULLS);
+    for (int i = 0; i < (int)BASE_COUNT(d.ids); i++) d.ids[i] = 1 + below(VOCAB - 2);
+    d.sampling = ways[below((int)BASE_COUNT(ways))];
+    d.sampling.seed = below(1000);
+    d.logprobs = below(6) ? 0 : 2, d.grammar = !below(6);
+    return d;
+}
+
+static bool same_ids(const rig *a, const rig *b) {
+    int count, others;
+    const int32_t *ids = cairn_session_ids(a->s, &count), *more = cairn_session_ids(b->s, &others);
+    return count == others && !memcmp(ids, more, (size_t)count * sizeof *ids) && a->running == b->running;
+}
+
+static void test_deeds(rig *a, rig *b, int many) {
+    bool fine = true;
+    int i = 0, count = 0;
+    for (; i < many && fine; i++) {
+        deed d;
+        cairn_session_ids(a->s, &count);
+        d = draw_deed(count, a->running);
+        do_deed(a, &d), do_deed(b, &d);
+        fine = !a->status && !b->status && same_ids(a, b);
+        if (!fine) tap_note("%s, deed %d, %s %d of %d ids: %s; %s", where, i, deeds[d.kind], d.n, count,
+                            cairn_last_error(a->rt), cairn_last_error(b->rt));
+    }
+    tap_ok(fine, "%s: %d deeds leave the same ids", where, i);
+    tap_ok(a->taken > many / 8 && a->begun > a->taken, "%s: of %d steps begun %d are taken", where, a->begun, a->taken);
+    tap_ok(!b->begun, "%s: where a forward may stop none is begun", where);
+}
+
+/* ---- a driver that refuses ------------------------------------------------------------------- */
+
+static CUresult(*launch_graph)(CUgraphExec, CUstream);
+static int refuse_at; /* the launches that still go through; -1: all */
+
+static CUresult launch_or_refuse(CUgraphExec graph, CUstream stream) {
+    if (refuse_at == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    refuse_at -= refuse_at > 0;
+    return launch_graph(graph, stream);
+}
+
+static void test_refused(rig *a, rig *b) {
+    const deed prompt = {.kind = APPEND, .n = 5, .ids = {3, 4, 5, 6, 7}};
+    const deed say = {.kind = BEGIN, .n = 30, .sampling = {.top_p = 1, .temperature = 2.0f, .seed = 3}};
+    driver_calls *drv = a->rt->device.drv;
+    const int begun = a->begun;
+    bool fine = true;
+    do_deed(a, &prompt), do_deed(b, &prompt), do_deed(a, &say), do_deed(b, &say);
+    pull(a, 3), pull(b, 3);
+    if (!tap_ok(a->running && a->begun > begun && same_ids(a, b), "%s: three tokens are said", where)) return;
+    launch_graph = drv->cuGraphLaunch;
+    drv->cuGraphLaunch = launch_or_refuse;
+    for (int i = 0; i < 8 && fine; i++) { /* the step itself, where none is there, is let through */
+        refuse_at = state_of(a)->next.there ? 0 : 1;
+        pull(a, 1), pull(b, 1);
+        fine = !a->status && !state_of(a)->next.there && same_ids(a, b);
+    }
+    tap_ok(fine, "%s: where the next step cannot be begun all is said as ever: %s", where, cairn_last_error(a->rt));
+    refuse_at = 0;
+    pull(a, 1);
+    tap_ok(!a->running || a->status == CAIRN_OUT_OF_DEVICE_MEMORY,
+           "%s: where the step itself cannot be launched its call fails: %s", where, cairn_last_error(a->rt));
+    drv->cuGraphLaunch = launch_graph;
+}
+
+static void test_config(int config) {
+    static const char *const names[CONFIGS] = {"dense", "sparse", "sparse, e4m3"};
+    rig a, b;
+    where = names[config];
+    if (!open_rig(&a, true, config)) return;
+    if (open_rig(&b, false, config)) {
+        test_deeds(&a, &b, is_emulated(CAIRN_BACKEND_CUDA) ? 24 : 600);
+        test_refused(&a, &b);
+    }
+    cairn_session_close(a.s); /* with a step in flight, perhaps */
+    cairn_close(b.rt);
+    cairn_close(a.rt);
+}
+
+int main(void) {
+    const int file = mkstemp(path);
+    state = random_seed();
+    if (file < 0) return 1;
+    close(file);
+    if (tap_ok(write_model(path), "a model is written"))
+        for (int config = 0; config < CONFIGS; config++) test_config(config);
+    remove(path);
+    return tap_done();
+}
