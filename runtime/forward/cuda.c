@@ -304,7 +304,7 @@ typedef struct forward_cuda_state {
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
     int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
-    int32_t *host_told;  /* pinned [2, cuda_told_words]: where step_finish leaves them, of parts by turns */
+    int32_t *host_told;  /* pinned [2, cuda_result_words]: where step_finish leaves them, of parts by turns */
     int tells, told;     /* the half of the last part that was launched; of the one that is served, -1: its words
                             are on the device alone */
     CUevent come;        /* behind the part's */

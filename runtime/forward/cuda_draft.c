@@ -287,7 +287,7 @@ static cairn_status cuda_take_flow(forward_cuda_state *f, int count) {
     p.masks = count, p.blocks = f->blocks;
     status = cuda_launch_draft(f, 3, &p);
     for (int i = 0; i < count && !status; i++) status = cuda_draft_one(f, i);
-    return status;
+    return status ? status : cuda_tell(f, &f->flow);
 }
 
 /* `count` drafts from where the words say, as a graph. */

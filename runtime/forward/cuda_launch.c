@@ -20,7 +20,7 @@ static int cuda_window_blocks(int places, int windows, int least) {
 }
 
 /* The best token of each of some logit rows of a lane, after any kind of head of so many blocks a row; pages counted by
- * the sparse flow; these and the fault word told to the host. No rows: what is there is told. */
+ * the sparse flow; these and the fault word are told to the host. */
 static cairn_status cuda_finish(forward_cuda_state *f, const step_lane *lane, int rows, int blocks, bool sparse_flow) {
     device_dims dims = {{0, 1, 1}, 32, 0, 0, true};
     finish_params p;
@@ -31,7 +31,7 @@ static cairn_status cuda_finish(forward_cuda_state *f, const step_lane *lane, in
     p.capacity = lane->params.capacity;
     p.pages_read = f->pages_read;
     p.results = f->fault, p.told = f->host_told;
-    p.told_words = (int32_t)cuda_told_words(f);
+    p.told_words = (int32_t)cuda_result_words(f);
     p.blocks = blocks;
     p.rows = rows;
     if (sparse_flow) {
@@ -43,6 +43,11 @@ static cairn_status cuda_finish(forward_cuda_state *f, const step_lane *lane, in
     }
     dims.grid[0] = rows ? (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0)) : 1;
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
+}
+
+/* What later kernels drew and drafted, too. */
+static cairn_status cuda_tell(forward_cuda_state *f, const step_lane *lane) {
+    return cuda_finish(f, lane, 0, 0, false);
 }
 
 /* The logits of so many rows, and the best tokens of these. Where weights stream, two blocks a multiprocessor of all

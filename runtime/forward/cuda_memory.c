@@ -48,12 +48,11 @@ static void cuda_take_lane(forward_cuda_state *f, device_arena *a, step_lane *la
                                                    "what the stages of a step exchange");
 }
 
-/* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence; these
- * step_finish tells it. Then what draft_pick chose, and drafts. */
-static size_t cuda_told_words(const forward_cuda_state *f) {
-    return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
+/* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence, what
+ * draft_pick chose, and drafts. */
+static size_t cuda_drafted_at(const forward_cuda_state *f) {
+    return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows + 2);
 }
-static size_t cuda_drafted_at(const forward_cuda_state *f) { return cuda_told_words(f) + 2; }
 static size_t cuda_result_words(const forward_cuda_state *f) {
     return cuda_drafted_at(f) + STEP_MOST_DRAFTS;
 }
@@ -170,7 +169,7 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
     f->drafted = f->fault + cuda_drafted_at(f);
-    if ((status = device_host_alloc(f->dev, cuda_told_words(f) * 8, "a step's results", &words))) return status;
+    if ((status = device_host_alloc(f->dev, cuda_result_words(f) * 8, "a step's results", &words))) return status;
     f->host_told = (int32_t *)words;
     if (f->flow_chunks) /* where blocks wait for words, there are none */
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,

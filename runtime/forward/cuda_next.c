@@ -52,8 +52,8 @@ static bool cuda_can_go_on(const forward_cuda_state *f) {
     const forward_row *row = batch->rows;
     const forward_sequence *s = batch->sequences;
     const int position = row->position + 1;
-    if (batch->row_count != 1 || f->told < 0 || row->logits || row->hidden || row->own || row->embedding || s->landmarks ||
-        s->chosen || batch->heat || part->form.rule || f->rings || f->latents.heads ||
+    if (batch->row_count != 1 || f->told < 0 || row->logits || row->hidden || row->own || row->embedding ||
+        s->landmarks || s->chosen || batch->heat || part->form.rule || f->rings || f->latents.heads ||
         (part->rule && position % f->page_size == 0)) /* its bounds are not stored yet */
         return false;
     return row->sample && sample_is_drawn(row->sample, f->shape->vocab) &&

@@ -9,12 +9,12 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
 
 /* The words that every step leaves: faults, sampled tokens and pages read, told or in one copy. */
 static cairn_status cuda_download_words(forward_cuda_state *f) {
-    const size_t told = cuda_told_words(f);
+    const size_t words = cuda_result_words(f);
     cairn_status status;
     if (f->told < 0) {
-        status = device_download(f->dev, f->host_words, f->fault, cuda_result_words(f) * 4);
+        status = device_download(f->dev, f->host_words, f->fault, words * 4);
     } else if (!(status = device_await(f->dev, f->come))) {
-        memcpy(f->host_words, f->host_told + (size_t)f->told * told, told * 4);
+        memcpy(f->host_words, f->host_told + (size_t)f->told * words, words * 4);
     }
     return status ? status : cuda_fault(f, f->host_words[0]);
 }
@@ -67,10 +67,9 @@ static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_par
 /* Behind a part: the draws of its wanted rows that the device makes, and drafts. */
 static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *part) {
     const cuda_ahead ahead = cuda_plan_ahead(f, part);
-    const bool drafted = f->ahead_count || (f->lane == &f->flow && (f->adapts || f->drafts)); /* by draft_flow */
     bool any = false, draws = false;
     cairn_status status;
-    f->told = part->logit_count && !drafted ? f->tells : -1;
+    f->told = part->logit_count ? f->tells : -1;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
         any = any || f->asks[i];
@@ -79,8 +78,8 @@ static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *par
     if (!any) return CAIRN_OK;
     status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks, part->logit_count, f->sampled);
     if (status || f->ahead_count) return status;
-    if (ahead.masks) return f->told = -1, cuda_begin_drafts(f, &ahead);
-    return draws ? cuda_finish(f, f->lane, 0, 0, false) : CAIRN_OK; /* which tells what was drawn */
+    if (ahead.masks && (status = cuda_begin_drafts(f, &ahead))) return status;
+    return draws || ahead.masks ? cuda_tell(f, f->lane) : CAIRN_OK;
 }
 
 static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {

@@ -113,7 +113,7 @@ static bool tells(cairn_status status, const char *text, const char *call, int t
 
 /* ---- a sequence of each kind, from the sound file -------------------------------------------- */
 
-enum { FAILS, STAYS, LONG, LINES };
+enum { FAILS, STAYS, LONGER, LINES };
 
 static bool say_sound(const way *w, line *lines) {
     cairn_model *m = NULL;
@@ -122,10 +122,10 @@ static bool say_sound(const way *w, line *lines) {
     cairn_runtime *rt = open_way(&plain, sound, &m);
     bool fine = rt != NULL;
     for (int i = 0; i < LINES && fine; i++) {
-        line given = {.given = i == LONG ? ROOM - 6 : GIVEN};
+        line given = {.given = i == LONGER ? ROOM - 6 : GIVEN};
         cairn_session *s = NULL;
         for (int j = 0; j < given.given; j++) given.ids[j] = 1 + below(VOCAB - 1);
-        fine = !cairn_session_open(m, &s) && !say(s, w, &given, i == LONG ? 5 : SAID, &lines[i]);
+        fine = !cairn_session_open(m, &s) && !say(s, w, &given, i == LONGER ? 5 : SAID, &lines[i]);
         cairn_session_close(s);
     }
     if (rt && !fine) tap_note("%s", cairn_last_error(rt));
@@ -228,8 +228,8 @@ static void test_pages(cairn_model *m, const way *w, const line *lines) {
     line got[2];
     bool right = true;
     for (int i = 0; i < 2 && right; i++)
-        right = !cairn_session_open(m, &s[i]) && !say(s[i], w, &lines[LONG], 5, &got[i]) &&
-                same(&got[i], &lines[LONG]);
+        right = !cairn_session_open(m, &s[i]) && !say(s[i], w, &lines[LONGER], 5, &got[i]) &&
+                same(&got[i], &lines[LONGER]);
     tap_ok(right && !m->kv.pool.free_count, "%s, %s: others on all pages say what they say: %s", where, w->name,
            cairn_last_error(m->runtime));
     cairn_session_close(s[0]);
