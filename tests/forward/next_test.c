@@ -186,6 +186,24 @@ static void test_deeds(rig *a, rig *b, int many) {
     tap_ok(!b->begun, "%s: where a forward may stop none is begun", where);
 }
 
+/* What comes on another stream finds nothing in flight on the one before. */
+static void test_streams(rig *a, rig *b) {
+    const deed prompt = {.kind = APPEND, .n = 5, .ids = {8, 9, 10, 11, 12}};
+    const deed say = {.kind = BEGIN, .n = 30, .sampling = {.top_p = 1, .temperature = 2.0f, .seed = 4}};
+    bool fine = true;
+    int waited = 0;
+    do_deed(a, &prompt), do_deed(b, &prompt), do_deed(a, &say), do_deed(b, &say);
+    for (int i = 1; i < 8 && fine; i++) {
+        const deed other = {.kind = STREAM, .n = i};
+        pull(a, 1), pull(b, 1);
+        waited += a->rt->device.ahead;
+        do_deed(a, &other), do_deed(b, &other);
+        fine = !a->status && !b->status && same_ids(a, b) && !a->rt->device.ahead;
+    }
+    cairn_stream_set(a->rt, NULL), cairn_stream_set(b->rt, NULL);
+    tap_ok(fine && waited > 0, "%s: a stream is waited for %d times before another is set", where, waited);
+}
+
 /* ---- a driver that refuses ------------------------------------------------------------------- */
 
 static CUresult(*launch_graph)(CUgraphExec, CUstream);
@@ -229,6 +247,7 @@ static void test_config(int config) {
     if (!open_rig(&a, true, config)) return;
     if (open_rig(&b, false, config)) {
         test_deeds(&a, &b, is_emulated(CAIRN_BACKEND_CUDA) ? 24 : 600);
+        test_streams(&a, &b);
         test_refused(&a, &b);
     }
     cairn_session_close(a.s); /* with a step in flight, perhaps */
