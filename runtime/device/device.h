@@ -43,7 +43,7 @@ typedef struct device {
     bool rehearses; /* launches are left out, and kernels that are compiled meanwhile: what was to be
                      * launched is made ready; awaits: some were left out */
     bool awaits;
-    bool ahead;      /* there is work in the current stream that no call waits for: the step after the last one */
+    int ahead;       /* models whose next step is in the current stream, though no call has asked for it */
     int faults_held; /* above 0: faults wait for a later synchronisation */
     struct trace *trace; /* that is taken, or NULL; trace.h */
 } device;

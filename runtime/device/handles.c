@@ -214,7 +214,6 @@ cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
     if (rt->device.ahead) { /* what comes on another stream may use the same pages */
         if ((status = handles_enter(rt))) return status;
         device_wait(&rt->device);
-        rt->device.ahead = false;
         handles_leave(rt, CAIRN_OK);
     }
     rt->device.stream = stream ? stream->stream : rt->device.own_stream;

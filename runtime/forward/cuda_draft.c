@@ -143,9 +143,9 @@ static const cairn_adapter *cuda_wide_adapter(const forward_cuda_state *f, const
 /* Its tiles are read now; graphs are made for one adapter. */
 static void cuda_use_tiles(forward_cuda_state *f, const cairn_adapter *a) {
     if (f->wide_by == a) return;
-    for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
+    for (int i = 0; i < STEP_FLOW_ROWS; i++) cuda_free_graph(f, &f->draft_flow_graphs[i]);
     for (int i = 0; i <= STEP_STAGE_ROWS; i++)
-        device_graph_free(f->dev, &f->dense_graphs[STEP_GRAPHS - 1][i]);
+        cuda_free_graph(f, &f->dense_graphs[STEP_GRAPHS - 1][i]);
     f->wide_by = a, f->stage.params.low_tiles = f->flow.params.low_tiles = cuda_tiles_of(a);
 }
 
@@ -238,8 +238,8 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
     f->stage.params.kept = f->flow.params.kept = (float *)(uintptr_t)f->draft.kept;
     for (int kind = 2; kind < STEP_GRAPHS; kind++)
         for (int i = 0; i <= STEP_STAGE_ROWS; i++) {
-            device_graph_free(f->dev, &f->stage_graphs[kind][i]);
-            device_graph_free(f->dev, &f->dense_graphs[kind][i]);
+            cuda_free_graph(f, &f->stage_graphs[kind][i]);
+            cuda_free_graph(f, &f->dense_graphs[kind][i]);
         }
     return CAIRN_OK;
 }

@@ -2,17 +2,17 @@
  * where the device drew it (STEP_DRAWN). From the end of a step to the next one's first kernel it is some 25 us by way
  * of the host, 5 % of a step of a 1B at 2K tokens; what the host does with a token then takes no time of the GPU's.
  *
- * A forward that asks for this very step, its token known by now, takes what is there. Any other waits for it
- * first, so that nothing else ever runs beside it, and computes its own: what was written for nothing lies at the
- * position behind the row, where its sequence has nothing yet. Rings of convolutions and latents have no such
- * place, or memory of the host's that they read: models with them go without. */
+ * A forward that asks for this very step, its token known by now, takes what is there. Any other runs behind it, on
+ * the same stream: what was written for nothing lies at the position behind the row, where its sequence has nothing
+ * yet. Rings of convolutions and latents have no such place, or memory of the host's that they read: models with
+ * them go without. */
 
 static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *part, bool first, bool all);
 
-/* Nothing is begun any more. [blocks] */
+/* Nobody asks for it any more; it may still run. */
 static void cuda_forget_next(forward_cuda_state *f) {
-    if (f->next.there) device_wait(f->dev);
-    f->next.there = f->dev->ahead = false;
+    f->dev->ahead -= f->next.there;
+    f->next.there = false;
 }
 
 /* Whether the row that is asked for is the one that runs, of a session whose pages are what they were. */
@@ -28,11 +28,10 @@ static bool cuda_is_next(const forward_cuda_state *f) {
            row->adapter == own->adapter && part->batch->sequences->stored == n->sequence.stored;
 }
 
-/* Whether the part is the step that was begun: then it is launched. Else nothing is begun. */
+/* Whether the part is the step that was begun: then it is launched. */
 static bool cuda_take_next(forward_cuda_state *f) {
     const bool there = cuda_is_next(f);
-    if (there) f->next.there = f->dev->ahead = false;
-    else cuda_forget_next(f);
+    cuda_forget_next(f);
     return there;
 }
 
@@ -86,6 +85,6 @@ static void cuda_launch_next(forward_cuda_state *f) {
     part.batch = &n->batch;
     part.runs = cuda_most_runs(f, part.rule, n->row.position);
     n->there = !cuda_launch_steps(f, &part, true, true);
-    f->dev->ahead = n->there;
+    f->dev->ahead += n->there;
     if (!n->there) f->dev->base->error[0] = '\0';
 }

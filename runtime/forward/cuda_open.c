@@ -136,6 +136,7 @@ static void forward_cuda_close(cairn_model *model) {
     jit_give_up(f->dev->jit);
     device_sync(f->dev);
     cuda_clear_flight(f);
+    f->dev->ahead -= f->next.there;
     device_mark_free(f->dev, f->flight.start);
     device_mark_free(f->dev, f->flight.mark);
     device_host_free(f->dev, f->host_told, cuda_result_words(f) * 8);
