@@ -845,8 +845,8 @@ typedef enum cairn_request {
     CAIRN_REQUEST_TEXT = 4    /* its tokens are being made */
 } cairn_request;
 
-/* The same by pulling: begin processes the prompt, then each next hands out the ids of one token
- * and the text that became certain (maybe none), until `stop` is set. options may be NULL. [blocks] */
+/* The same by pulling: begin processes the prompt, then each next hands out the ids of one token and the
+ * text that became certain, until `stop` is set; without drafts a GPU goes on meanwhile. options: or NULL. [blocks] */
 typedef struct cairn_piece {
     uint32_t struct_size;
     int32_t id;       /* -1 when this call brings text or a stop without an id */

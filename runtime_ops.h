@@ -85,7 +85,8 @@ typedef struct cairn_graph cairn_graph;
 
 CAIRN_API cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream);
 CAIRN_API cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream); /* [blocks] */
-/* NULL sets the runtime's own stream again. [owner thread] */
+/* NULL sets the runtime's own stream again. Waits for a step that a session's last call began ahead.
+ * [owner thread] */
 CAIRN_API cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream);
 /* Waits for this stream (NULL: the runtime's own) alone. [blocks] */
 CAIRN_API cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream);

@@ -165,6 +165,7 @@ typedef struct cuda_flight {
     step_part part;       /* rows 0: the next is to be made up */
     int layer;            /* of a prompt's: the next to be launched */
     bool launched;        /* all of it */
+    bool taken;           /* by the forward before, see cuda_next.c */
     CUstream stream;
     int ahead;            /* layers that the device may not have come past */
     CUevent start, mark;  /* before and behind what was launched; made once */
@@ -183,6 +184,7 @@ typedef struct cuda_next {
     forward_sequence sequence;
     forward_batch batch; /* of these */
     int slot;
+    CUevent ends[2];     /* behind it, by the half that it tells */
 } cuda_next;
 
 typedef struct forward_cuda_state {
@@ -307,7 +309,7 @@ typedef struct forward_cuda_state {
     int32_t *host_told;  /* pinned [2, cuda_result_words]: where step_finish leaves them, of parts by turns */
     int tells, told;     /* the half of the last part that was launched; of the one that is served, -1: its words
                             are on the device alone */
-    CUevent come;        /* behind the part's */
+    CUevent come[2];     /* behind what is told, by halves */
     uint64_t *winners;
     cuda_latents latents;
     int32_t *slot_rows;  /* [table_rows] -1: nothing */

@@ -35,6 +35,11 @@ static bool cuda_take_next(forward_cuda_state *f) {
     return there;
 }
 
+/* What the device took for the step that was taken and has landed: from the end of the one before. */
+static int64_t cuda_took_us(const forward_cuda_state *f) {
+    return device_between(f->dev, f->come[!f->told], f->next.ends[f->told]);
+}
+
 /* Whether the pages of a sequence, of each group, have a place for the position. */
 static bool cuda_has_place(const forward_cuda_state *f, const page_tables *tables, int row, int position) {
     const window_state *windows = f->windows;
@@ -84,7 +89,7 @@ static void cuda_launch_next(forward_cuda_state *f) {
     cuda_set_next(f, &part);
     part.batch = &n->batch;
     part.runs = cuda_most_runs(f, part.rule, n->row.position);
-    n->there = !cuda_launch_steps(f, &part, true, true);
+    n->there = !cuda_launch_steps(f, &part, true, true) && !device_mark(f->dev, &n->ends[f->tells]);
     f->dev->ahead += n->there;
     if (!n->there) f->dev->base->error[0] = '\0';
 }

@@ -140,7 +140,7 @@ static void forward_cuda_close(cairn_model *model) {
     device_mark_free(f->dev, f->flight.start);
     device_mark_free(f->dev, f->flight.mark);
     device_host_free(f->dev, f->host_told, cuda_result_words(f) * 8);
-    device_mark_free(f->dev, f->come);
+    for (int i = 0; i < 2; i++) device_mark_free(f->dev, f->come[i]), device_mark_free(f->dev, f->next.ends[i]);
     device_graph_free(f->dev, &f->graph);
     for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
     cuda_free_sparse_graphs(f);

@@ -13,7 +13,7 @@ static cairn_status cuda_download_words(forward_cuda_state *f) {
     cairn_status status;
     if (f->told < 0) {
         status = device_download(f->dev, f->host_words, f->fault, words * 4);
-    } else if (!(status = device_await(f->dev, f->come))) {
+    } else if (!(status = device_await(f->dev, f->come[f->told]))) {
         memcpy(f->host_words, f->host_told + (size_t)f->told * words, words * 4);
     }
     return status ? status : cuda_fault(f, f->host_words[0]);
@@ -84,7 +84,7 @@ static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *par
 
 static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {
     const cairn_status status = cuda_begin_draws(f, part);
-    return status || f->told < 0 ? status : device_mark(f->dev, &f->come);
+    return status || f->told < 0 ? status : device_mark(f->dev, &f->come[f->told]);
 }
 
 /* Logits, tokens and faults of a part that was launched. [blocks] until the device is done with it */

@@ -233,10 +233,11 @@ static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *pa
 static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
     cuda_flight *x = &f->flight;
     const bool steps = x->kind == FORWARD_STEP, all = !x->begun && x->at == x->end;
-    const bool there = cuda_take_next(f);
-    cairn_status status = there    ? CAIRN_OK
-                          : steps ? cuda_launch_steps(f, &x->part, !x->begun, all)
-                                  : cuda_run_prompt(f, &x->part, layers);
+    cairn_status status;
+    x->taken = cuda_take_next(f);
+    status = x->taken ? CAIRN_OK
+             : steps  ? cuda_launch_steps(f, &x->part, !x->begun, all)
+                      : cuda_run_prompt(f, &x->part, layers);
     if (steps) x->launched = true;
     if (status || !x->launched || (status = cuda_begin_results(f, &x->part))) return status;
     if (x->batch->continues) cuda_launch_next(f);
@@ -248,6 +249,7 @@ static cairn_status cuda_land_part(forward_cuda_state *f) {
     cuda_flight *x = &f->flight;
     cairn_status status = cuda_download_hidden(f, &x->part);
     if (!status) status = cuda_results(f, &x->part);
+    if (!status && x->taken) x->batch->took_us = cuda_took_us(f);
     x->begun = true;
     x->serves = x->at < x->end;
     if (!status && !x->serves && x->kind == FORWARD_STEP) status = cuda_take_pages(f, &x->part);
@@ -281,6 +283,7 @@ static cairn_status forward_cuda_begin(cairn_model *model, kv_cache *kv, forward
         return status;
     cuda_index_results(f, batch);
     batch->prepared = false;
+    batch->took_us = 0;
     f->ahead_count = 0;
     if (batch->drafts) f->drafts_at = batch->hidden;
     memset(f->done, 0, (size_t)f->table_rows * sizeof *f->done);

@@ -66,6 +66,7 @@ typedef struct forward_batch {
     bool drafts;      /* `hidden` is for `draft` alone: a backend may keep it on its side */
     bool continues;   /* the next forward is likely to be of the same sequences, each with the token drawn here: a
                          backend may begin it. What it writes lies at and behind that row's position */
+    int64_t took_us;  /* out: what the device took, where it had begun before the call; else 0 */
     bool prepared;    /* out: something was made ready that later forwards find: what this one took says
                          nothing of them */
     os_atomic *heat;  /* NULL, or out [layers, KV heads], added to: the pages of pages_read */
