@@ -180,9 +180,9 @@ CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, const
     const int64_t first = (slot * at.runs(p) + run) * at.most;
     merge_warps(
         (const f32x2 *)(memory + TOTALS_AT), parts, step, at.count,
-        [&](int m, int d, f32x4 v) { *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v; },
-        [&](int m, float top, float total) {
-            ((f32x2 *)p.sums)[first + m] = f32x2{top, total};
+        [&](int m, int d, f32x4 v, f32x2 sums) {
+            *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v;
+            if (d == 0) ((f32x2 *)p.sums)[first + m] = sums;
         });
 }
 

@@ -585,12 +585,11 @@ CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory,
                       [](int, const key_piece *, auto &) {});
 }
 
-/* Merges what the warps left, after a block_sync: values(m, d, v), of dimensions d to d + 3, and sums(m, top,
- * total) once for every row. All threads. parts, step: where the first warp's sums lie, and the next ones'
- * from it; totals: of put_sums. */
-template <class Values, class Sums>
-CAIRN_INLINE void merge_warps(const f32x2 *totals, const unsigned char *parts, int step, int count,
-                              Values values, Sums sums) {
+/* Merges what the warps left, after a block_sync: out(m, d, v, sums) of four dimensions from d on of a row, with its
+ * (m, l). All threads. parts, step: where the first warp's sums lie, and the next ones' from there; totals: of
+ * put_sums. */
+template <class Out>
+CAIRN_INLINE void merge_warps(const f32x2 *totals, const unsigned char *parts, int step, int count, Out out) {
 #pragma unroll 1
     for (int i = thread_id(); i < count * (HEAD_DIM / 4); i += block_threads()) {
         const int m = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
@@ -607,14 +606,8 @@ CAIRN_INLINE void merge_warps(const f32x2 *totals, const unsigned char *parts, i
             v.x = fma_f32(weight, part.x, v.x), v.y = fma_f32(weight, part.y, v.y);
             v.z = fma_f32(weight, part.z, v.z), v.w = fma_f32(weight, part.w, v.w);
         }
-        values(m, d, v);
-        if (d == 0) sums(m, top, total);
+        out(m, d, v, f32x2{top, total});
     }
-}
-
-template <class Values, class Sums>
-CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Values values, Sums sums) {
-    merge_warps((const f32x2 *)(memory + TOTALS_AT), memory, 2 * KEYS_BYTES, count, values, sums);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* Attention to all earlier tokens: of a decoder step as a kernel a stage (step/attend.cuh).
  *
- * step_attend grid.x items: groups of rows x runs (or chains of them, CAIRN_CHAINED) x KV heads; the last
- *             block of a group and head merges its runs
+ * step_attend grid (shares of KV heads, groups of rows, runs or chains of them, CAIRN_CHAINED); the last block of a
+ *             group and share merges its runs, where there are several
  *             With STEP_EXTRA_DRAFTS rows may draft: they see what STEP_SEEN and STEP_OWN say
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps, up to CAIRN_ROWS rows.
@@ -58,18 +58,32 @@
 #include "step/stages.cuh"
 #include "step/merge.cuh"
 
+/* A value that a row attends by one run, to the bit as merge_block. */
+CAIRN_INLINE float share_of(float v, float total) { return total != 0.0f ? add_f32(v, 0.0f) * (1.0f / total) : 0.0f; }
+
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);
-    const int items = p.input[STEP_GROUPS] *
-                      (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * ALL_SHARES;
-    const bool live = block_id() < items && find_item(p, block_id(), item);
+    const int group = block_id_y();
+    const bool live = group < p.input[STEP_GROUPS] && find_item(p, group, block_id(), block_id_z(), item);
     const step_cache cache = cache_of(p, p.layer);
     if (live) fetch_first(p, item, cache, shared_base(), false);
     start_input(p.input[STEP_ROWS] == 1);
     if (!live) return;
-    const attend_place at = attend_item_run(p, item, cache, layer, shared_base());
-    if (last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.blocks(p),
+    const attend_place at = attend_item_run(
+        p, item, cache, layer, shared_base(),
+        [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
+            const int heads = share_heads(place.share), count = place.rows * heads;
+            if (place.runs(p) > 1)
+                return send_parts(p, place.first, place.share, run, layer, totals, parts, step, count);
+            merge_warps(totals, parts, step, count, [&](int m, int d, f32x4 v, f32x2 sums) {
+                const int row = place.first + m / heads, head = first_head(place.share) + m % heads;
+                send_attended(layer, row, head, d, share_of(v.x, sums.y), share_of(v.y, sums.y));
+                send_attended(layer, row, head, d + 2, share_of(v.z, sums.y), share_of(v.w, sums.y));
+            });
+        });
+    if (at.runs(p) > 1 &&
+        last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.blocks(p),
                        (uint32_t *)(shared_base() + TOTALS_AT)))
         merge_group(
             p, layer, at.first, at.rows, at.share,

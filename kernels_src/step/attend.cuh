@@ -141,19 +141,13 @@ struct attend_item : attend_place {
     }
 };
 
-/* Item `index` of groups x blocks of a group x shares, the shares next to each other. */
-CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) {
+/* The rest of what an item is, of the rows it has. */
+CAIRN_INLINE bool find_run(const step_params &p, int share, int block, int fresh, attend_item &item) {
     const int32_t *array = p.input + STEP_HEAD;
-    int groups = p.input[STEP_GROUPS];
-    item.share = index % ALL_SHARES;
-    int group = index / ALL_SHARES % groups;
-    item.first = array[STEP_GROUP_FIRST * p.capacity + group];
-    item.rows = array[STEP_GROUP_ROWS * p.capacity + group];
-    item.position = array[STEP_POSITION * p.capacity + item.first];
-    item.run = index / ALL_SHARES / groups * runs_each(p, item.position);
-    item.fresh_row = array[STEP_FIRST * p.capacity + item.first];
-    item.fresh = array[STEP_POSITION * p.capacity + item.fresh_row];
     const int sequence = array[STEP_SEQUENCE * p.capacity + item.first];
+    item.share = share, item.fresh = fresh;
+    item.position = array[STEP_POSITION * p.capacity + item.first];
+    item.run = block * runs_each(p, item.position);
     item.table = p.page_table + (int64_t)sequence * p.table_stride;
     if (warp_id() < CORE_WARPS) {
         listed_pieces<table_pages> keys = item.keys(p);
@@ -161,6 +155,21 @@ CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) 
         item.held = keys.held;
     }
     return item.begin(p) < item.end(p);
+}
+
+/* Block number `block` of a group and share, and what its warp knows of the pages; whether it has chunks. The way from
+ * one of these words to the next is what a block that begins late waits for. */
+CAIRN_INLINE bool find_item(const step_params &p, int group, int share, int block, attend_item &item) {
+    const int32_t *array = p.input + STEP_HEAD;
+    item.first = CHAINED ? group : array[STEP_GROUP_FIRST * p.capacity + group];
+    item.rows = CHAINED ? 1 : array[STEP_GROUP_ROWS * p.capacity + group];
+    item.fresh_row = array[STEP_FIRST * p.capacity + item.first];
+    return find_run(p, share, block, array[STEP_POSITION * p.capacity + item.fresh_row], item);
+}
+/* The same of a row alone. */
+CAIRN_INLINE bool find_alone(const step_params &p, int kv_head, int run, attend_item &item) {
+    item.first = item.fresh_row = 0, item.rows = 1;
+    return find_run(p, kv_head, run, p.input[STEP_HEAD + STEP_POSITION * p.capacity], item);
 }
 
 /* Starts the copies of the first chunk's keys and values: before the queries are there of those that
@@ -239,13 +248,12 @@ CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run
         const int row = first + m / SHARE, head = first_head(share) + m % SHARE;
         return part_of(p, run, row) * HEADS + head;
     };
-    merge_warps(
-        totals, parts, step, count,
-        [&](int m, int d, f32x4 v) { send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v); },
-        [&](int m, float top, float total) {
-            send((float *)(layer + SUMS_AT) + at(m) * 2, top);
-            send((float *)(layer + SUMS_AT) + at(m) * 2 + 1, total);
-        });
+    merge_warps(totals, parts, step, count, [&](int m, int d, f32x4 v, f32x2 sums) {
+        send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v);
+        if (d > 0) return;
+        send((float *)(layer + SUMS_AT) + at(m) * 2, sums.x);
+        send((float *)(layer + SUMS_AT) + at(m) * 2 + 1, sums.y);
+    });
 }
 
 CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,

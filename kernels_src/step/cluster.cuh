@@ -52,17 +52,13 @@ struct cluster_inbox {
     }
     /* Of a run, what this block's warps left (merge_warps), behind the cluster's first meeting. All threads. */
     CAIRN_MEMBER void send(int run, const f32x2 *totals, const unsigned char *parts, int step) const {
-        merge_warps(
-            totals, parts, step, GROUP,
-            [&](int m, int d, f32x4 v) {
-                const int i = m * HEAD_DIM + d, to = rank_of(i);
-                mail.send((f32x4 *)(values(run) + (i - to * each)), v, to);
-            },
-            [&](int m, float top, float total) {
-                const int last = rank_of((m + 1) * HEAD_DIM - 1);
+        merge_warps(totals, parts, step, GROUP, [&](int m, int d, f32x4 v, f32x2 both) {
+            const int i = m * HEAD_DIM + d, own = rank_of(i), last = rank_of((m + 1) * HEAD_DIM - 1);
+            mail.send((f32x4 *)(values(run) + (i - own * each)), v, own);
+            if (d > 0) return;
 #pragma unroll 1
-                for (int to = rank_of(m * HEAD_DIM); to <= last; to++) mail.send(sums(run) + m, f32x2{top, total}, to);
-            });
+            for (int to = own; to <= last; to++) mail.send(sums(run) + m, both, to);
+        });
     }
 };
 

@@ -158,6 +158,12 @@ struct attend_queue : list_queue {
     }
 };
 #else
+/* Item `index` of shares, groups and runs, the first the innermost. */
+CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) {
+    const int groups = p.input[STEP_GROUPS], outer = index / ALL_SHARES;
+    return find_item(p, outer % groups, index % ALL_SHARES, outer / groups, item);
+}
+
 /* The keys of the next one are always under way: while others compute, and from layer to layer. */
 struct attend_queue {
     int first, count, index;

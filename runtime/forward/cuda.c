@@ -33,8 +33,8 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
-    STEP_ROW_CLUSTER = 8, /* blocks that take a row alone, or twice as many: see cuda_chain.c */
-    STEP_GRAPHS = 7, /* of a step: see cuda_graph_kind */
+    STEP_ROW_CLUSTER = 8, /* blocks of a cluster that takes a row alone: see cuda_chain.c */
+    STEP_GRAPHS = 11, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
     STEP_CONSTANTS = 41,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
@@ -117,6 +117,9 @@ typedef enum step_wide {
 /* Of a step of many rows: the chunks of runs that a block of attention takes, and the most blocks of a row
  * then; 0: it takes one run (cuda_chain.c). */
 typedef struct step_chain { int chunks, blocks; } step_chain;
+
+/* What there is for a step of a row alone that sees all, and whether it has more runs than a cluster has blocks. */
+typedef struct step_alone { bool clusters, relays, is_long; } step_alone;
 
 /* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
 typedef struct step_graph_size {
@@ -245,10 +248,12 @@ typedef struct forward_cuda_state {
     jit_kernel chain_kernel;    /* of steps of many rows, see cuda_chain.c */
     step_flow_state chain_state;
     bool chain_asked;
-    jit_kernel row_kernel;      /* of a row alone, by clusters of blocks, see there */
-    step_flow_state row_state;
-    bool row_asked;
-    int row_most, row_cluster;  /* blocks of a cluster: at most, 0 without; of the step that is launched */
+    jit_kernel row_kernel, relay_kernel; /* of a row alone, by clusters of blocks and by relay, see there */
+    step_flow_state row_state, relay_state;
+    bool row_asked, relay_asked;
+    bool may_cluster, may_relay; /* whether there are such kernels for the model */
+    step_alone row_ways;         /* of the step that is launched */
+    int mergers;                 /* see step_params */
     jit_kernel joint_kernel;    /* of a row alone that selects, see cuda_select.c */
     step_flow_state joint_state;
     bool joint_asked, joint;    /* joint: the step that is launched runs by it */
@@ -302,6 +307,7 @@ typedef struct forward_cuda_state {
     int32_t *lists, *list_counts, *new_pages, *pages_read;
     uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */
     uint32_t *arrived;   /* [row, share of heads] blocks of a kernel; zero between kernels */
+    float *relay;        /* see step_params */
     uint32_t *row_pages; /* [layer, STEP_FLOW_ROWS, kv_head, seen_words] */
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */

@@ -5,8 +5,9 @@
  * Many rows (CAIRN_CHAINED in kernels_src/step/attend.cuh): of 32 rows there would be thousands of blocks that begin,
  * meet and end for a few keys each. Then a block takes several runs of a row one after the other, as many as leave a
  * block for each place on the GPU.
- * A row alone with few runs (kernels_src/step/attend_row.cu): a cluster of 8 or 16 blocks has them, and merges them
- * without going through memory: 2 us less a layer or more. */
+ * A row alone: of up to STEP_ROW_CLUSTER runs a cluster has them, and merges them without going through memory
+ * (kernels_src/step/attend_row.cu); of more, words on their way through memory say themselves that they are there
+ * (kernels_src/step/attend_relay.cu). Each is 2 us less a layer or more. */
 
 /* ---- many rows ---- */
 
@@ -55,17 +56,22 @@ static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chai
 
 /* ---- a row alone ---- */
 
-/* Whether it can be launched by now; waits: once it is there, if it was asked for. */
-static bool cuda_has_row(forward_cuda_state *f, bool waits) {
+/* Which of the two can be launched by now; waits: once they are there, if they were asked for. */
+static step_alone cuda_get_row_ways(forward_cuda_state *f, bool is_long, bool waits) {
     static const cuda_extra row = {cuda_wants_single, cuda_single_function, STEP_SINGLE_ROW, 1,
                                    "steps go on by slower kernels", false};
-    return f->row_most && !cuda_get_extra(f, &row, &f->row_state, &f->row_asked, waits);
+    static const cuda_extra relay = {cuda_wants_single, cuda_single_function, STEP_SINGLE_RELAY, 1,
+                                     "steps go on by slower kernels", false};
+    step_alone ways = {false, false, is_long};
+    if (f->may_cluster) ways.clusters = !cuda_get_extra(f, &row, &f->row_state, &f->row_asked, waits);
+    if (f->may_relay && (is_long || !f->may_cluster))
+        ways.relays = !cuda_get_extra(f, &relay, &f->relay_state, &f->relay_asked, waits);
+    return ways;
 }
 
-/* Blocks of the cluster that takes the row in f->stage.words, which sees all; 0: there is none. */
-static int cuda_choose_cluster(forward_cuda_state *f, const forward_rule *rule) {
-    const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
-    if (rows != 1 || rule || f->adapts || f->drafts || f->wide || runs > f->row_most) return 0;
-    if (!cuda_has_row(f, false)) return 0;
-    return runs > STEP_ROW_CLUSTER ? f->row_most : STEP_ROW_CLUSTER;
+/* For the row in f->stage.words. */
+static step_alone cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
+    const step_alone none = {false, false, false};
+    const bool alone = f->stage.words[STEP_ROWS] == 1 && !rule && !f->adapts && !f->drafts && !f->wide;
+    return alone ? cuda_get_row_ways(f, f->stage.words[STEP_CHUNKS] > STEP_ROW_CLUSTER, false) : none;
 }

@@ -432,8 +432,10 @@ static size_t cuda_joint_bytes(const forward_cuda_state *f) {
                                                                 s->heads / s->kv_heads, s->head_dim);
 }
 
+static size_t cuda_relay_shared(const forward_cuda_state *f) { return f->attend_bytes; }
+
 /* Kernels of the stages that are programs of their own, and where they lie: those of cuda_chain.c and cuda_select.c. */
-enum { STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_JOINT };
+enum { STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_RELAY, STEP_SINGLE_JOINT };
 static const struct cuda_single {
     const char *source, *on, *entry;
     size_t (*bytes)(const forward_cuda_state *f); /* shared memory */
@@ -441,6 +443,7 @@ static const struct cuda_single {
 } cuda_singles[] = {
     {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes, offsetof(forward_cuda_state, chain_kernel)},
     {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes, offsetof(forward_cuda_state, row_kernel)},
+    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_relay_shared, offsetof(forward_cuda_state, relay_kernel)},
     {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes, offsetof(forward_cuda_state, joint_kernel)},
 };
 

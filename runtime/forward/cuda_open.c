@@ -99,7 +99,7 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
         .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
         .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
         .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows,
-        .trees = f->trees, .tree_words = f->tree_words};
+        .trees = f->trees, .tree_words = f->tree_words, .relay = f->relay, .mergers = f->mergers};
     step_params *const lanes[] = {&f->flow.params, &f->stage.params, &f->prompt.params};
     for (size_t i = 0; i < BASE_COUNT(lanes); i++) {
         const step_params own = *lanes[i];

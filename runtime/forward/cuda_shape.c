@@ -33,7 +33,7 @@ static size_t cuda_chain_bytes(const forward_cuda_state *f) {
 /* The same of one by clusters. */
 static size_t cuda_cluster_bytes(const forward_cuda_state *f) {
     const model_shape *s = f->shape;
-    return f->attend_bytes + (size_t)layout_inbox_bytes(2 * STEP_ROW_CLUSTER, s->heads / s->kv_heads, s->head_dim);
+    return f->attend_bytes + (size_t)layout_inbox_bytes(STEP_ROW_CLUSTER, s->heads / s->kv_heads, s->head_dim);
 }
 
 /* Whether the model has such: of so few heads a block that two share a multiprocessor. */
@@ -301,15 +301,14 @@ static bool cuda_has_clusters(const forward_cuda_state *f) {
     return f->dev->arch >= 90 && f->dev->arch < 120;
 }
 
-/* Blocks of the largest cluster that takes a row alone (cuda_chain.c), 0: none does. Where there is a flow kernel that
- * serves such rows; of more KV heads the clusters would not all find room at once. Sixteen blocks wait longer for
- * room, which runs of heads of 64 do not make up for (H100: an 8B behind 1900 tokens 1912 us for 1989, a 1B behind
- * 2050 475 for 457). */
-static int cuda_choose_row_cluster(const forward_cuda_state *f) {
-    int most = f->shape->head_dim > 64 ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
-    if (!cuda_has_clusters(f) || f->flow_chunks || f->latents.heads || cuda_shares(f->shape) > 1) return 0;
-    while (most * f->shape->kv_heads > 2 * f->blocks) most /= 2;
-    return most >= STEP_ROW_CLUSTER ? most : 0;
+/* Kernels of a row alone (cuda_chain.c): not where a flow kernel serves such rows; of more KV heads the clusters would
+ * not all find room at once. Blocks that merge wait for others, also for some that begin later: they are few enough
+ * that those find room beside them. */
+static void cuda_choose_row_kernels(forward_cuda_state *f) {
+    const int kv_heads = f->shape->kv_heads, mergers = f->blocks / 4 / kv_heads;
+    f->may_relay = !f->flow_chunks && !f->latents.heads && cuda_shares(f->shape) == 1;
+    f->may_cluster = f->may_relay && cuda_has_clusters(f) && STEP_ROW_CLUSTER * kv_heads <= 2 * f->blocks;
+    f->mergers = mergers < 1 ? 1 : mergers > 8 ? 8 : mergers;
 }
 
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
@@ -361,7 +360,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
         cuda_shares(s) == 1 && !f->latents.heads)
         cuda_choose_flow(f);
-    f->row_most = cuda_choose_row_cluster(f);
+    cuda_choose_row_kernels(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
     f->sparse_flow = f->can_select && cuda_selects_any(&m->runtime->config, s->layers);

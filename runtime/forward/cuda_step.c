@@ -158,14 +158,16 @@ static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, s
 static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int runs, const step_chain *chain, int l) {
     const bool chained = chain->chunks > 0;
     const int blocks = chained ? cuda_chain_blocks(f, chain, l) : runs;
-    device_dims dims = {{0, 1, 1}, (unsigned)f->warps * 32, 0, f->attend_bytes, true};
+    const unsigned shares = (unsigned)(f->shape->kv_heads * cuda_shares(f->shape));
+    device_dims dims = {{shares, (unsigned)groups, (unsigned)blocks}, 0, 0, f->attend_bytes, true};
     step_params p = f->stage.params;
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
-    dims.grid[0] = (unsigned)(groups * blocks * f->shape->kv_heads * cuda_shares(f->shape));
+    dims.block = (unsigned)f->warps * 32;
     if (f->drafts) kernel = &f->draft_attend;
-    if (blocks <= f->row_cluster) {
+    if (f->row_ways.relays) kernel = &f->relay_kernel, dims.grid[1] = (unsigned)blocks, dims.grid[2] = 1;
+    if (f->row_ways.clusters && blocks <= STEP_ROW_CLUSTER) {
         kernel = &f->row_kernel;
-        dims.cluster = dims.grid[0] = (unsigned)f->row_cluster, dims.grid[1] = (unsigned)f->shape->kv_heads;
+        dims.cluster = dims.grid[0] = STEP_ROW_CLUSTER, dims.grid[1] = shares, dims.grid[2] = 1;
         dims.shared_bytes = (unsigned)cuda_cluster_bytes(f);
     }
     if (chained) kernel = &f->chain_kernel, dims.shared_bytes = (unsigned)cuda_chain_bytes(f), p.chain = chain->chunks;
@@ -258,11 +260,12 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
     return status || !wanted ? status : cuda_launch_head(f, &f->stage, STEP_K_HEAD, wanted);
 }
 
-/* Graphs of rows without and with adapters, of those among which some draft; of a row alone by clusters of 8 and of 16;
- * and of wide products. */
+/* Graphs of rows without and with adapters, of those among which some draft; of a row alone by each of the ways that
+ * there are for it; and of wide products. */
 static int cuda_graph_kind(const forward_cuda_state *f) {
+    const int ways = f->row_ways.clusters + 2 * f->row_ways.relays;
     if (f->wide) return STEP_GRAPHS - 1;
-    return f->row_cluster ? 3 + f->row_cluster / STEP_ROW_CLUSTER : f->adapts + 2 * f->drafts;
+    return ways ? 3 + ways + 3 * f->row_ways.is_long : f->adapts + 2 * f->drafts;
 }
 
 /* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
@@ -270,7 +273,7 @@ static int cuda_graph_kind(const forward_cuda_state *f) {
  * of their own, and few have logits. */
 static step_graph_size cuda_graph_size(forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    const int least = rule ? f->runs : f->row_cluster ? f->row_cluster : 1;
+    const int least = rule ? f->runs : f->row_ways.clusters ? STEP_ROW_CLUSTER : 1;
     step_graph_size size = {least, rows, rows, cuda_choose_chain(f, rule), f->banded};
     while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
@@ -320,7 +323,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
     f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f, false);
-    f->row_cluster = cuda_choose_cluster(f, part->rule);
+    f->row_ways = cuda_choose_row_ways(f, part->rule);
     f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
     if (!part->told &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))

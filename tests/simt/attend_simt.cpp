@@ -39,6 +39,7 @@ namespace step {
 #include "step/attend_pages.cu"
 #include "step/select.cu"
 #include "step/attend_row.cu"
+#include "step/attend_relay.cu"
 namespace counted {
 #include "step/select_attend.cu"
 } // namespace counted
@@ -159,8 +160,8 @@ struct world {
     }
     std::vector<uint16_t> dense() {
         spoil();
-        uint32_t items = (uint32_t)(input[STEP_GROUPS] * input[STEP_CHUNKS] * KV_HEADS);
-        simt::launch({{items + 3}, 1, THREADS, step::ATTEND_BYTES, true}, step::step_attend, p);
+        const uint32_t groups = (uint32_t)input[STEP_GROUPS] + 1, runs = (uint32_t)input[STEP_CHUNKS] + 1;
+        simt::launch({{KV_HEADS, groups, runs}, 1, THREADS, step::ATTEND_BYTES, true}, step::step_attend, p);
         return attended();
     }
     /* The first row, by clusters of so many blocks. */
@@ -168,6 +169,15 @@ struct world {
         const int bytes = step::CHAIN_AT + layout_inbox_bytes(RUNS, GROUP, DIM);
         spoil();
         simt::launch({{blocks, KV_HEADS}, blocks, THREADS, (uint32_t)bytes, true}, step::step_attend_row, p);
+        return attended();
+    }
+    /* The same, each run's block handing on to the last one's, which leaves nothing. */
+    std::vector<uint16_t> relayed(int mergers) {
+        std::vector<uint32_t> relay((size_t)((RUNS + 1) * HEADS * (DIM + 2 * mergers)), step::EMPTY);
+        p.relay = (float *)relay.data(), p.mergers = mergers;
+        spoil();
+        simt::launch({{KV_HEADS, RUNS}, 1, THREADS, step::ATTEND_BYTES, true, ~0u}, step::step_attend_relay, p);
+        if (std::count(relay.begin(), relay.end(), step::EMPTY) != (std::ptrdiff_t)relay.size()) spoil();
         return attended();
     }
     std::vector<uint16_t> sparse(uint32_t parts) {
@@ -260,7 +270,7 @@ static double error_of(world &w, const std::vector<float> &out, int row, int hea
 
 static void check_dense(world &w) {
     struct { int position, rows, together; float scale; } const cases[] = {
-        {0, 1, 1, 1.0f}, {127, 3, 3, 1.0f}, {254, 8, 8, 1.0f}, {2060, 2, 1, 6.0f}};
+        {0, 1, 1, 1.0f}, {127, 3, 3, 1.0f}, {254, 8, 8, 1.0f}, {1500, 1, 1, 2.0f}, {2060, 2, 1, 6.0f}};
     for (auto &c : cases) {
         w.begin(c.position, c.rows, c.together, 0);
         w.draw_queries(c.scale);
@@ -286,6 +296,7 @@ static void check_dense(world &w) {
         const uint32_t blocks = std::max(runs, (uint32_t)LAYOUT_SELECT_CLUSTER);
         tap_ok(w.clustered(blocks) == first && w.clustered(RUNS) == first, "and its %u runs by clusters of %u and of %d",
                runs, blocks, (int)RUNS);
+        tap_ok(w.relayed(1) == first && w.relayed(3) == first, "and by words that blocks of the last runs await");
     }
 }
 

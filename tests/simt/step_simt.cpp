@@ -351,7 +351,7 @@ struct run {
         std::fill(seen.begin(), seen.end(), 0), read[0] = 0;
         p.exchange = exchange.data();
         uint32_t n = (uint32_t)tokens.size(), y = (n + 7) / 8;
-        uint32_t items = (uint32_t)(input[STEP_GROUPS] * input[STEP_CHUNKS] * KV_HEADS);
+        const uint32_t groups = (uint32_t)input[STEP_GROUPS], runs = (uint32_t)input[STEP_CHUNKS];
         const int meet = set.product_bytes, keys = stage::ATTEND_BYTES;
         auto blocks = [&](uint32_t tiles) { return set.blocks ? set.blocks : tiles; };
         one(set.embed, {HIDDEN / 16, y}, THREADS, 0, 0);
@@ -361,7 +361,7 @@ struct run {
                 one(set.select, {2, n, KV_HEADS}, THREADS, stage::SELECT_BYTES, l);
                 one(set.attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
             } else {
-                one(set.attend, {items}, THREADS, keys, l);
+                one(set.attend, {KV_HEADS, groups, runs}, THREADS, keys, l);
             }
             one(set.project, {blocks(HIDDEN / 16), y}, THREADS, meet, l);
             one(set.gate_up, {blocks(FFN / 8), y}, THREADS, meet, l);
