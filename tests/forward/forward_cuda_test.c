@@ -484,27 +484,31 @@ static void test_joint(rig *gpu, int at) {
     test_batch(gpu, 30, 1, SPARSE); /* where all pages are kept */
 }
 
-/* A row alone that sees all, by a cluster of blocks once its kernel is there: the bits of a block for each run, alone
- * and among others; and again by those where it is not to be. */
+/* A row alone that sees all, by relay and by a cluster of blocks once their kernels are there: the bits of blocks that
+ * are counted, alone and among others. */
 static void test_row(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
-    const bool can = s->dev->arch >= 90 && s->dev->arch < 120 && !s->flow_chunks;
-    const int most = s->row_most;
+    const bool may_relay = s->may_relay, may_cluster = s->may_cluster, can = may_relay && cuda_has_clusters(s);
+    const int runs = cuda_row_runs(s, NULL, at);
     bool fine;
-    s->row_most = 0;
-    fine = forward(gpu, 1, 2, at, 1, DENSE, 1, logits) && !s->row_cluster;
-    s->row_most = can ? 2 * STEP_ROW_CLUSTER : 0; /* of so few multiprocessors it would be none */
-    for (int i = 0; i < 1200 && can && !cuda_has_row(s, false) && s->row_state == STEP_FLOW_WAITS; i++)
-        os_sleep_us(100000);
-    tap_ok(fine && s->row_state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
-           "cuda, a row by a cluster: its kernel is asked for, and comes");
-    const int runs = cuda_row_runs(s, NULL, at), cluster = runs > STEP_ROW_CLUSTER ? 16 : 8;
-    fine = forward(gpu, 1, 2, at, 1, DENSE, 1, other) && s->row_cluster == (can ? cluster : 0);
-    tap_ok(fine && !memcmp(logits, other, VOCAB * sizeof *logits), "cuda, %d runs of a row by a cluster: the same bits",
-           runs);
-    test_batch(gpu, at, 1, DENSE);
-    test_batch(gpu, 3, 1, DENSE);
-    s->row_most = most;
+    for (int clusters = 0; clusters < 2; clusters++) {
+        const step_flow_state *comes = clusters ? &s->row_state : &s->relay_state;
+        const char *way = clusters ? "a cluster" : "relay";
+        const bool expected = clusters ? can : may_relay;
+        s->may_relay = s->may_cluster = false;
+        fine = forward(gpu, 1, 2, at, 1, DENSE, 1, logits) && !s->row_ways.clusters && !s->row_ways.relays;
+        s->may_relay = may_relay && !clusters, s->may_cluster = can && clusters; /* of few multiprocessors not */
+        for (int i = 0; i < 1200 && expected && *comes == STEP_FLOW_WAITS; i++)
+            cuda_get_row_ways(s, !clusters, false), os_sleep_us(100000);
+        tap_ok(*comes == (expected ? STEP_FLOW_READY : STEP_FLOW_WAITS), "cuda, a row by %s: its kernel comes", way);
+        fine = fine && forward(gpu, 1, 2, at, 1, DENSE, 1, other);
+        tap_ok(fine && (clusters ? s->row_ways.clusters : s->row_ways.relays) == expected &&
+                   !memcmp(logits, other, VOCAB * sizeof *logits), "cuda, %d runs of a row by %s: the same bits",
+               runs, way);
+        test_batch(gpu, at, 1, DENSE);
+        test_batch(gpu, 3, 1, DENSE);
+    }
+    s->may_relay = may_relay, s->may_cluster = may_cluster;
 }
 
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
