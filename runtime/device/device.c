@@ -155,19 +155,19 @@ static cairn_status device_upload(device *dev, void *to, const void *host, size_
     return CAIRN_OK;
 }
 
-/* For all of the current stream. */
-static cairn_status device_wait_stream(device *dev) {
+static cairn_status device_await(device *dev, CUevent mark) {
     const int range = TRACE_OPEN(dev, "wait", false);
-    const CUresult result = dev->drv->cuStreamSynchronize(dev->stream);
+    const CUresult result = mark ? dev->drv->cuEventSynchronize(mark) : dev->drv->cuStreamSynchronize(dev->stream);
     TRACE_SHUT(dev, range, 0);
-    return result ? driver_fail(dev->base, dev->drv, result, "cuStreamSynchronize") : CAIRN_OK;
+    if (!result) return CAIRN_OK;
+    return driver_fail(dev->base, dev->drv, result, mark ? "cuEventSynchronize" : "cuStreamSynchronize");
 }
 
 static cairn_status device_download(device *dev, void *host, const void *from, size_t bytes) {
     if (!bytes) return CAIRN_OK;
     if (dev->cuda) {
         DEV_TRY(dev, cuMemcpyDtoHAsync(host, device_address(from), bytes, dev->stream));
-        return device_wait_stream(dev);
+        return device_await(dev, NULL);
     } else {
         memcpy(host, from, bytes);
     }
@@ -291,13 +291,6 @@ static bool device_has_passed(const device *dev, CUevent mark) {
     return dev->drv->cuEventQuery(mark) != CUDA_ERROR_NOT_READY;
 }
 
-static cairn_status device_await(device *dev, CUevent mark) {
-    const int range = TRACE_OPEN(dev, "wait", false);
-    const CUresult result = dev->drv->cuEventSynchronize(mark);
-    TRACE_SHUT(dev, range, 0);
-    return result ? driver_fail(dev->base, dev->drv, result, "cuEventSynchronize") : CAIRN_OK;
-}
-
 static int64_t device_between(const device *dev, CUevent from, CUevent to) {
     float ms = 0.0f;
     return dev->drv->cuEventElapsedTime(&ms, from, to) ? 0 : (int64_t)(ms * 1000.0f);
@@ -308,7 +301,7 @@ static void device_mark_free(device *dev, CUevent mark) {
 }
 
 static cairn_status device_sync(device *dev) {
-    cairn_status status = dev->cuda ? device_wait_stream(dev) : CAIRN_OK;
+    cairn_status status = dev->cuda ? device_await(dev, NULL) : CAIRN_OK;
     if (status) return status;
     dev->synced = dev->submitted;
     dev->synced_stream = dev->stream;

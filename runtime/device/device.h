@@ -137,7 +137,7 @@ static bool device_wait(device *dev);
 static cairn_status device_mark(device *dev, CUevent *mark);
 /* Whether the device came past the mark, or never will: what waits next says why. Never waits. */
 static bool device_has_passed(const device *dev, CUevent mark);
-/* Waits until the device has. [blocks] */
+/* Waits until the device has; mark NULL: until it came past all of the current stream. [blocks] */
 static cairn_status device_await(device *dev, CUevent mark);
 /* Microseconds from one mark to another that the device came past; 0: it does not say. */
 static int64_t device_between(const device *dev, CUevent from, CUevent to);

@@ -33,8 +33,8 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
-    STEP_ROW_CLUSTER = 8, /* blocks of a cluster that takes a row alone: see cuda_chain.c */
-    STEP_GRAPHS = 11, /* of a step: see cuda_graph_kind */
+    STEP_ROW_CLUSTER = 8, /* blocks of a cluster that takes a row alone, or twice as many: see cuda_chain.c */
+    STEP_GRAPHS = 14, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
     STEP_CONSTANTS = 41,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
@@ -118,8 +118,9 @@ typedef enum step_wide {
  * then; 0: it takes one run (cuda_chain.c). */
 typedef struct step_chain { int chunks, blocks; } step_chain;
 
-/* What there is for a step of a row alone that sees all, and whether it has more runs than a cluster has blocks. */
-typedef struct step_alone { bool clusters, relays, is_long; } step_alone;
+/* What there is for a step of a row alone that sees all; length: 0 where a cluster of STEP_ROW_CLUSTER has its runs,
+ * 1 where one of twice as many has, else 2. */
+typedef struct step_alone { bool clusters, relays; int length; } step_alone;
 
 /* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
 typedef struct step_graph_size {
@@ -157,6 +158,15 @@ typedef struct step_part {
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
 } step_part;
 
+/* Kernels of the stages that are programs of their own: of steps of many rows, of a row alone by clusters of blocks and
+ * by relay (cuda_chain.c), of a row alone that selects (cuda_select.c). */
+enum { STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_RELAY, STEP_SINGLE_JOINT, STEP_SINGLES };
+typedef struct step_single {
+    jit_kernel kernel;
+    step_flow_state state;
+    bool asked; /* it is being compiled, or was */
+} step_single;
+
 /* The forward that was begun, and the part of it that is served. */
 typedef struct cuda_flight {
     forward_batch *batch; /* NULL: there is none */
@@ -180,12 +190,10 @@ typedef struct cuda_flight {
 /* The step after the one that is served, see cuda_next.c. */
 typedef struct cuda_next {
     bool there;          /* it was launched, and nobody has asked for it yet */
-    bool stale;          /* its row's pages have changed since */
     bool ruled;          /* it selects, by `rule` */
     forward_rule rule;
     forward_row row;
     forward_sequence sequence;
-    forward_batch batch; /* of these */
     int slot;
     CUevent ends[2];     /* behind it, by the half that it tells */
 } cuda_next;
@@ -245,18 +253,12 @@ typedef struct forward_cuda_state {
     jit_kernel joined_qkv[STEP_FORMATS], joined_attend, joined_last, joined_span, joined_merge;
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
-    jit_kernel chain_kernel;    /* of steps of many rows, see cuda_chain.c */
-    step_flow_state chain_state;
-    bool chain_asked;
-    jit_kernel row_kernel, relay_kernel; /* of a row alone, by clusters of blocks and by relay, see there */
-    step_flow_state row_state, relay_state;
-    bool row_asked, relay_asked;
-    bool may_cluster, may_relay; /* whether there are such kernels for the model */
+    step_single singles[STEP_SINGLES];
+    int row_most;                /* blocks of a cluster at most, 0: there is no such kernel for the model */
+    bool may_relay;              /* whether there is such a kernel */
     step_alone row_ways;         /* of the step that is launched */
     int mergers;                 /* see step_params */
-    jit_kernel joint_kernel;    /* of a row alone that selects, see cuda_select.c */
-    step_flow_state joint_state;
-    bool joint_asked, joint;    /* joint: the step that is launched runs by it */
+    bool joint;                 /* the step that is launched selects by its kernel, see cuda_select.c */
     jit_kernel band_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c */
     size_t bands_from;          /* bytes of a layer's weights of a product that has such a kernel, at least */
     step_flow_state bands_state;
@@ -313,8 +315,7 @@ typedef struct forward_cuda_state {
     int32_t *host_pages; /* [max_pages] */
     int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
     int32_t *host_told;  /* pinned [2, cuda_result_words]: where step_finish leaves them, of parts by turns */
-    int tells, told;     /* the half of the last part that was launched; of the one that is served, -1: its words
-                            are on the device alone */
+    int tells, told;     /* the half of the last part that was launched; of the one that is served */
     CUevent come[2];     /* behind what is told, by halves */
     uint64_t *winners;
     cuda_latents latents;

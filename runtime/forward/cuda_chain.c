@@ -5,18 +5,11 @@
  * Many rows (CAIRN_CHAINED in kernels_src/step/attend.cuh): of 32 rows there would be thousands of blocks that begin,
  * meet and end for a few keys each. Then a block takes several runs of a row one after the other, as many as leave a
  * block for each place on the GPU.
- * A row alone: of up to STEP_ROW_CLUSTER runs a cluster has them, and merges them without going through memory
+ * A row alone: of up to 8 or 16 runs a cluster has them, and merges them without going through memory
  * (kernels_src/step/attend_row.cu); of more, words on their way through memory say themselves that they are there
  * (kernels_src/step/attend_relay.cu). Each is 2 us less a layer or more. */
 
 /* ---- many rows ---- */
-
-/* Whether it can be launched by now; waits: once it is there, if it was asked for. */
-static bool cuda_has_chain(forward_cuda_state *f, bool waits) {
-    static const cuda_extra chain = {cuda_wants_single, cuda_single_function, STEP_SINGLE_CHAIN, 1,
-                                     "steps of many rows go on by slower kernels", false};
-    return !cuda_get_extra(f, &chain, &f->chain_state, &f->chain_asked, waits);
-}
 
 /* Blocks that a row at this position takes. */
 static int cuda_chained_blocks(const forward_cuda_state *f, int chunks, int position) {
@@ -37,7 +30,7 @@ static step_chain cuda_choose_chain(forward_cuda_state *f, const forward_rule *r
     for (int r = 0; r < rows; r++) chunks += positions[r] / f->chunk + 1;
     chunks = (chunks * heads + places - 1) / places;
     if (chunks > 8) chunks = (chunks + 3) / 4 * 4;
-    if (chunks < 2 || !cuda_has_chain(f, false)) return chain;
+    if (chunks < 2 || !cuda_has_single(f, STEP_SINGLE_CHAIN, false)) return chain;
     chain.chunks = chunks < MOST ? (int)chunks : MOST;
     for (int r = 0; r < rows; r++) {
         const int blocks = cuda_chained_blocks(f, chain.chunks, positions[r]);
@@ -57,21 +50,18 @@ static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chai
 /* ---- a row alone ---- */
 
 /* Which of the two can be launched by now; waits: once they are there, if they were asked for. */
-static step_alone cuda_get_row_ways(forward_cuda_state *f, bool is_long, bool waits) {
-    static const cuda_extra row = {cuda_wants_single, cuda_single_function, STEP_SINGLE_ROW, 1,
-                                   "steps go on by slower kernels", false};
-    static const cuda_extra relay = {cuda_wants_single, cuda_single_function, STEP_SINGLE_RELAY, 1,
-                                     "steps go on by slower kernels", false};
-    step_alone ways = {false, false, is_long};
-    if (f->may_cluster) ways.clusters = !cuda_get_extra(f, &row, &f->row_state, &f->row_asked, waits);
-    if (f->may_relay && (is_long || !f->may_cluster))
-        ways.relays = !cuda_get_extra(f, &relay, &f->relay_state, &f->relay_asked, waits);
+static step_alone cuda_get_row_ways(forward_cuda_state *f, int length, bool waits) {
+    step_alone ways = {false, false, length};
+    if (f->row_most) ways.clusters = cuda_has_single(f, STEP_SINGLE_ROW, waits);
+    if (f->may_relay && (length > 1 || !f->row_most))
+        ways.relays = cuda_has_single(f, STEP_SINGLE_RELAY, waits);
     return ways;
 }
 
 /* For the row in f->stage.words. */
 static step_alone cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
-    const step_alone none = {false, false, false};
+    const step_alone none = {false, false, 0};
+    const int runs = f->stage.words[STEP_CHUNKS];
     const bool alone = f->stage.words[STEP_ROWS] == 1 && !rule && !f->adapts && !f->drafts && !f->wide;
-    return alone ? cuda_get_row_ways(f, f->stage.words[STEP_CHUNKS] > STEP_ROW_CLUSTER, false) : none;
+    return alone ? cuda_get_row_ways(f, runs <= STEP_ROW_CLUSTER ? 0 : runs <= f->row_most ? 1 : 2, false) : none;
 }

@@ -434,17 +434,15 @@ static size_t cuda_joint_bytes(const forward_cuda_state *f) {
 
 static size_t cuda_relay_shared(const forward_cuda_state *f) { return f->attend_bytes; }
 
-/* Kernels of the stages that are programs of their own, and where they lie: those of cuda_chain.c and cuda_select.c. */
-enum { STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_RELAY, STEP_SINGLE_JOINT };
+/* See step_single; bytes: its shared memory. */
 static const struct cuda_single {
     const char *source, *on, *entry;
-    size_t (*bytes)(const forward_cuda_state *f); /* shared memory */
-    size_t kernel;
+    size_t (*bytes)(const forward_cuda_state *f);
 } cuda_singles[] = {
-    {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes, offsetof(forward_cuda_state, chain_kernel)},
-    {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes, offsetof(forward_cuda_state, row_kernel)},
-    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_relay_shared, offsetof(forward_cuda_state, relay_kernel)},
-    {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes, offsetof(forward_cuda_state, joint_kernel)},
+    {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes},
+    {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes},
+    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_relay_shared},
+    {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes},
 };
 
 static bool cuda_wants_single(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
@@ -453,8 +451,14 @@ static bool cuda_wants_single(const forward_cuda_state *f, int which, jit_consta
 
 static cairn_status cuda_single_function(forward_cuda_state *f, jit_program *program, int which) {
     const struct cuda_single *single = &cuda_singles[which];
-    return jit_function(f->dev->jit, program, single->entry, (int)single->bytes(f),
-                        (jit_kernel *)((char *)f + single->kernel));
+    return jit_function(f->dev->jit, program, single->entry, (int)single->bytes(f), &f->singles[which].kernel);
+}
+
+/* Whether it can be launched by now; waits: once it is there, if it was asked for. */
+static bool cuda_has_single(forward_cuda_state *f, int which, bool waits) {
+    const cuda_extra single = {cuda_wants_single, cuda_single_function, which, 1, "steps go on by slower kernels",
+                               which == STEP_SINGLE_JOINT};
+    return !cuda_get_extra(f, &single, &f->singles[which].state, &f->singles[which].asked, waits);
 }
 
 /* What a load begins and does not wait for, but for the flow's. */

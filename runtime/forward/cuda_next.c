@@ -9,18 +9,17 @@
 
 static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *part, bool first, bool all);
 
-/* Nobody asks for it any more; it may still run. */
 static void cuda_forget_next(forward_cuda_state *f) {
     f->dev->ahead -= f->next.there;
     f->next.there = false;
 }
 
-/* Whether the row that is asked for is the one that runs, of a session whose pages are what they were. */
+/* Whether the row that is asked for is the one that runs. */
 static bool cuda_is_next(const forward_cuda_state *f) {
     const cuda_next *n = &f->next;
     const step_part *part = &f->flight.part;
     const forward_row *row = part->batch->rows, *own = &n->row;
-    if (!n->there || n->stale || part->batch->row_count != 1 || f->slots[0] != n->slot || part->told ||
+    if (!n->there || part->batch->row_count != 1 || f->slots[0] != n->slot || part->told ||
         part->form.rule || !part->rule != !n->ruled || (n->ruled && !forward_rule_same(part->rule, &n->rule)))
         return false;
     return row->kind == FORWARD_STEP && row->token == f->host_words[STEP_SAMPLED_AT] && !row->own &&
@@ -35,7 +34,8 @@ static bool cuda_take_next(forward_cuda_state *f) {
     return there;
 }
 
-/* What the device took for the step that was taken and has landed: from the end of the one before. */
+/* What the device took for the step that was taken and has landed: from the end of the one before, which told the
+ * other half. */
 static int64_t cuda_took_us(const forward_cuda_state *f) {
     return device_between(f->dev, f->come[!f->told], f->next.ends[f->told]);
 }
@@ -56,7 +56,7 @@ static bool cuda_can_go_on(const forward_cuda_state *f) {
     const forward_row *row = batch->rows;
     const forward_sequence *s = batch->sequences;
     const int position = row->position + 1;
-    if (batch->row_count != 1 || f->told < 0 || row->logits || row->hidden || row->own || row->embedding ||
+    if (batch->row_count != 1 || !part->logit_count || row->logits || row->hidden || row->own || row->embedding ||
         s->landmarks || s->chosen || batch->heat || part->form.rule || f->rings || f->latents.heads ||
         (part->rule && position % f->page_size == 0)) /* its bounds are not stored yet */
         return false;
@@ -69,15 +69,12 @@ static void cuda_set_next(forward_cuda_state *f, const step_part *part) {
     cuda_next *n = &f->next;
     n->row = *part->batch->rows;
     n->sequence = *part->batch->sequences;
-    n->batch = *part->batch;
-    n->batch.rows = &n->row, n->batch.sequences = &n->sequence;
     n->row.token = STEP_DRAWN;
     n->row.position++, n->row.rope++;
     n->sequence.stored = n->row.position / f->page_size;
     n->ruled = part->rule != NULL;
     if (n->ruled) n->rule = *part->rule;
     n->slot = f->slots[0];
-    n->stale = false;
 }
 
 /* Behind the step that was launched, and the mark of what it tells: the next one. Where it cannot be
@@ -85,11 +82,14 @@ static void cuda_set_next(forward_cuda_state *f, const step_part *part) {
 static void cuda_launch_next(forward_cuda_state *f) {
     cuda_next *n = &f->next;
     step_part part = f->flight.part;
+    forward_batch batch = *part.batch;
     if (!cuda_can_go_on(f)) return;
     cuda_set_next(f, &part);
-    part.batch = &n->batch;
+    batch.rows = &n->row, batch.sequences = &n->sequence;
+    part.batch = &batch;
     part.runs = cuda_most_runs(f, part.rule, n->row.position);
     n->there = !cuda_launch_steps(f, &part, true, true) && !device_mark(f->dev, &n->ends[f->tells]);
     f->dev->ahead += n->there;
+    f->flight.part.batch->prepared |= batch.prepared; /* of the call that it was begun in */
     if (!n->there) f->dev->base->error[0] = '\0';
 }

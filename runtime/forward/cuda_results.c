@@ -7,11 +7,11 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
                      "a step's blocks did not all run at once; is another program using the GPU?");
 }
 
-/* The words that every step leaves: faults, sampled tokens and pages read, told or in one copy. */
-static cairn_status cuda_download_words(forward_cuda_state *f) {
+/* The words that every step leaves: faults, sampled tokens and pages read, told or, without logits, in one copy. */
+static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
     const size_t words = cuda_result_words(f);
     cairn_status status;
-    if (f->told < 0) {
+    if (!part->logit_count) {
         status = device_download(f->dev, f->host_words, f->fault, words * 4);
     } else if (!(status = device_await(f->dev, f->come[f->told]))) {
         memcpy(f->host_words, f->host_told + (size_t)f->told * words, words * 4);
@@ -69,7 +69,7 @@ static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *par
     const cuda_ahead ahead = cuda_plan_ahead(f, part);
     bool any = false, draws = false;
     cairn_status status;
-    f->told = part->logit_count ? f->tells : -1;
+    f->told = f->tells;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
         any = any || f->asks[i];
@@ -84,7 +84,7 @@ static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *par
 
 static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {
     const cairn_status status = cuda_begin_draws(f, part);
-    return status || f->told < 0 ? status : device_mark(f->dev, &f->come[f->told]);
+    return status || !part->logit_count ? status : device_mark(f->dev, &f->come[f->told]);
 }
 
 /* Logits, tokens and faults of a part that was launched. [blocks] until the device is done with it */
@@ -94,7 +94,7 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     cairn_status status;
     if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
     for (int i = 0; i < part->logit_count; i++) any = any || f->asks[i];
-    if ((status = cuda_download_logits(f, part)) || (status = cuda_download_words(f)) ||
+    if ((status = cuda_download_logits(f, part)) || (status = cuda_download_words(f, part)) ||
         (status = cuda_tell_chosen(f, part)) || !any)
         return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);

@@ -16,11 +16,14 @@ static int cuda_find_slot(const forward_cuda_state *f, int row) {
     return oldest;
 }
 
+/* Nobody asks for the next step any more, which may still run (cuda_next.c). */
+static void cuda_forget_next(forward_cuda_state *f);
+
 /* Pages [first, end) of a slot change, of the group that has all or one with a window, whose first pages go
  * when no row sees them any more. */
 static void cuda_note_pages(forward_cuda_state *f, int slot, int first, int end, bool all) {
     const int page = f->next.row.position / f->page_size;
-    if (slot == f->next.slot && first <= page && (all || end > page)) f->next.stale = true;
+    if (slot == f->next.slot && first <= page && (all || end > page)) cuda_forget_next(f);
 }
 
 /* What of a row the device does not have yet, of the group that `to` is the table of. */

@@ -373,7 +373,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = cuda_wait_flow(f, kernel);
     }
-    if (!status) cuda_has_later(f, true), cuda_has_chain(f, true), cuda_get_row_ways(f, true, true);
+    if (!status) cuda_has_later(f, true), cuda_has_single(f, STEP_SINGLE_CHAIN, true), cuda_get_row_ways(f, 2, true);
     if (!status) cuda_has_bands(f, true), cuda_has_joint(f, true);
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
         status = cuda_get_joined(f, true);

@@ -44,13 +44,11 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_joint(forward_cuda_state *f, bool waits) {
-    static const cuda_extra joint = {cuda_wants_single, cuda_single_function, STEP_SINGLE_JOINT, 1,
-                                     "steps go on by slower kernels", true};
     if (!cuda_has_clusters(f) || f->latents.heads ||
         f->shape->heads / f->shape->kv_heads > LAYOUT_STEP_CHAIN_HEADS ||
         cuda_joint_bytes(f) > (size_t)f->dev->max_shared_bytes)
         return false;
-    return !cuda_get_extra(f, &joint, &f->joint_state, &f->joint_asked, waits);
+    return cuda_has_single(f, STEP_SINGLE_JOINT, waits);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -69,7 +67,7 @@ static cairn_status cuda_launch_selected(forward_cuda_state *f, int listed, int 
     if (f->joint) {
         dims.grid[0] = dims.cluster = LAYOUT_SELECT_CLUSTER;
         dims.shared_bytes = (unsigned)cuda_joint_bytes(f);
-        return device_launch(f->dev, &f->joint_kernel, &dims, &p);
+        return device_launch(f->dev, &f->singles[STEP_SINGLE_JOINT].kernel, &dims, &p);
     }
     dims.grid[0] = (unsigned)cuda_select_parts(f);
     dims.shared_bytes = (unsigned)cuda_selection_bytes(f);

@@ -33,7 +33,7 @@ static size_t cuda_chain_bytes(const forward_cuda_state *f) {
 /* The same of one by clusters. */
 static size_t cuda_cluster_bytes(const forward_cuda_state *f) {
     const model_shape *s = f->shape;
-    return f->attend_bytes + (size_t)layout_inbox_bytes(STEP_ROW_CLUSTER, s->heads / s->kv_heads, s->head_dim);
+    return f->attend_bytes + (size_t)layout_inbox_bytes(2 * STEP_ROW_CLUSTER, s->heads / s->kv_heads, s->head_dim);
 }
 
 /* Whether the model has such: of so few heads a block that two share a multiprocessor. */
@@ -301,13 +301,16 @@ static bool cuda_has_clusters(const forward_cuda_state *f) {
     return f->dev->arch >= 90 && f->dev->arch < 120;
 }
 
-/* Kernels of a row alone (cuda_chain.c): not where a flow kernel serves such rows; of more KV heads the clusters would
- * not all find room at once. Blocks that merge wait for others, also for some that begin later: they are few enough
- * that those find room beside them. */
+/* Kernels of a row alone (cuda_chain.c): not where a flow kernel serves such rows. Of more KV heads the clusters would
+ * not all find room at once; sixteen blocks wait longer for it, which runs of heads of 64 do not make up for (H200: a
+ * 1B behind 2050 tokens 397 us for 389 by relay, an 8B of Q4_K_M behind 1900 1674 for 1716). Blocks that merge wait for
+ * others, also for some that begin later: they are few enough that those find room beside them. */
 static void cuda_choose_row_kernels(forward_cuda_state *f) {
     const int kv_heads = f->shape->kv_heads, mergers = f->blocks / 4 / kv_heads;
     f->may_relay = !f->flow_chunks && !f->latents.heads && cuda_shares(f->shape) == 1;
-    f->may_cluster = f->may_relay && cuda_has_clusters(f) && STEP_ROW_CLUSTER * kv_heads <= 2 * f->blocks;
+    f->row_most = f->shape->head_dim > 64 ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
+    while (f->row_most * kv_heads > 2 * f->blocks) f->row_most /= 2;
+    if (!f->may_relay || !cuda_has_clusters(f) || f->row_most < STEP_ROW_CLUSTER) f->row_most = 0;
     f->mergers = mergers < 1 ? 1 : mergers > 8 ? 8 : mergers;
 }
 

@@ -164,13 +164,20 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
     dims.block = (unsigned)f->warps * 32;
     if (f->drafts) kernel = &f->draft_attend;
-    if (f->row_ways.relays) kernel = &f->relay_kernel, dims.grid[1] = (unsigned)blocks, dims.grid[2] = 1;
-    if (f->row_ways.clusters && blocks <= STEP_ROW_CLUSTER) {
-        kernel = &f->row_kernel;
-        dims.cluster = dims.grid[0] = STEP_ROW_CLUSTER, dims.grid[1] = shares, dims.grid[2] = 1;
+    if (f->row_ways.relays) {
+        kernel = &f->singles[STEP_SINGLE_RELAY].kernel;
+        dims.grid[1] = (unsigned)blocks, dims.grid[2] = 1;
+    }
+    if (f->row_ways.clusters && blocks <= f->row_most) {
+        kernel = &f->singles[STEP_SINGLE_ROW].kernel;
+        dims.cluster = dims.grid[0] = blocks > STEP_ROW_CLUSTER ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
+        dims.grid[1] = shares, dims.grid[2] = 1;
         dims.shared_bytes = (unsigned)cuda_cluster_bytes(f);
     }
-    if (chained) kernel = &f->chain_kernel, dims.shared_bytes = (unsigned)cuda_chain_bytes(f), p.chain = chain->chunks;
+    if (chained) {
+        kernel = &f->singles[STEP_SINGLE_CHAIN].kernel;
+        dims.shared_bytes = (unsigned)cuda_chain_bytes(f), p.chain = chain->chunks;
+    }
     return device_launch(f->dev, kernel, &dims, &p);
 }
 
@@ -265,7 +272,7 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
 static int cuda_graph_kind(const forward_cuda_state *f) {
     const int ways = f->row_ways.clusters + 2 * f->row_ways.relays;
     if (f->wide) return STEP_GRAPHS - 1;
-    return ways ? 3 + ways + 3 * f->row_ways.is_long : f->adapts + 2 * f->drafts;
+    return ways ? 3 + ways + 3 * f->row_ways.length : f->adapts + 2 * f->drafts;
 }
 
 /* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,

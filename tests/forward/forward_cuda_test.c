@@ -439,11 +439,12 @@ static void test_likeliest(rig *gpu, rig *cpu, int at) {
 static void test_chains(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
     const step_graph_size *held = &s->graph_sizes[0][SEQUENCES];
+    const step_flow_state *comes = &s->singles[STEP_SINGLE_CHAIN].state;
     const bool more = prompts(gpu, at);
     test_batch(gpu, at, 1, DENSE);
-    for (int i = 0; i < 1200 && !cuda_has_chain(s, false) && s->chain_state == STEP_FLOW_WAITS; i++)
+    for (int i = 0; i < 1200 && !cuda_has_single(s, STEP_SINGLE_CHAIN, false) && *comes == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);
-    tap_ok(more && s->chain_state == STEP_FLOW_READY, "cuda, chains: their kernel is asked for, and comes");
+    tap_ok(more && *comes == STEP_FLOW_READY, "cuda, chains: their kernel is asked for, and comes");
     test_batch(gpu, at, 1, DENSE);
     tap_ok(s->dev->sm_count > 4 || held->chain.chunks == 2, "cuda, chains: of %d chunks", held->chain.chunks);
 }
@@ -465,17 +466,18 @@ static void test_bands(rig *gpu, int at) {
 static void test_joint(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
     const bool can = s->dev->arch >= 90 && s->dev->arch < 120;
+    const step_single *joint = &s->singles[STEP_SINGLE_JOINT];
     const int room = s->dev->max_shared_bytes;
     bool fine;
     s->dev->max_shared_bytes = (int)cuda_joint_bytes(s) - 1;
-    fine = !cuda_has_joint(s, false) && !s->joint_asked;
+    fine = !cuda_has_joint(s, false) && !joint->asked;
     s->dev->max_shared_bytes = room;
     tap_ok(fine, "cuda, selection in one launch: a GPU whose blocks lack a byte for it has two");
-    fine = !s->joint_asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
+    fine = !joint->asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
     const int64_t read = gpu->pages_read[0];
-    for (int i = 0; i < 1200 && can && !cuda_has_joint(s, false) && s->joint_state == STEP_FLOW_WAITS; i++)
+    for (int i = 0; i < 1200 && can && !cuda_has_joint(s, false) && joint->state == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);
-    tap_ok(fine && s->joint_state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
+    tap_ok(fine && joint->state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
            "cuda, selection in one launch: its kernel is asked for, and comes");
     fine = forward(gpu, 1, 2, at, 1, SPARSE, 1, other) && s->joint == can;
     tap_ok(fine && !memcmp(logits, other, VOCAB * sizeof *logits) && read == gpu->pages_read[0],
@@ -488,18 +490,19 @@ static void test_joint(rig *gpu, int at) {
  * are counted, alone and among others. */
 static void test_row(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
-    const bool may_relay = s->may_relay, may_cluster = s->may_cluster, can = may_relay && cuda_has_clusters(s);
-    const int runs = cuda_row_runs(s, NULL, at);
+    const bool may_relay = s->may_relay, can = may_relay && cuda_has_clusters(s);
+    const int runs = cuda_row_runs(s, NULL, at), most = s->row_most;
     bool fine;
     for (int clusters = 0; clusters < 2; clusters++) {
-        const step_flow_state *comes = clusters ? &s->row_state : &s->relay_state;
+        const step_flow_state *comes = &s->singles[clusters ? STEP_SINGLE_ROW : STEP_SINGLE_RELAY].state;
         const char *way = clusters ? "a cluster" : "relay";
         const bool expected = clusters ? can : may_relay;
-        s->may_relay = s->may_cluster = false;
+        s->may_relay = false, s->row_most = 0;
         fine = forward(gpu, 1, 2, at, 1, DENSE, 1, logits) && !s->row_ways.clusters && !s->row_ways.relays;
-        s->may_relay = may_relay && !clusters, s->may_cluster = can && clusters; /* of few multiprocessors not */
+        s->may_relay = may_relay && !clusters;
+        s->row_most = can && clusters ? 2 * STEP_ROW_CLUSTER : 0; /* of few multiprocessors it would be none */
         for (int i = 0; i < 1200 && expected && *comes == STEP_FLOW_WAITS; i++)
-            cuda_get_row_ways(s, !clusters, false), os_sleep_us(100000);
+            cuda_get_row_ways(s, 0, false), os_sleep_us(100000);
         tap_ok(*comes == (expected ? STEP_FLOW_READY : STEP_FLOW_WAITS), "cuda, a row by %s: its kernel comes", way);
         fine = fine && forward(gpu, 1, 2, at, 1, DENSE, 1, other);
         tap_ok(fine && (clusters ? s->row_ways.clusters : s->row_ways.relays) == expected &&
@@ -508,7 +511,7 @@ static void test_row(rig *gpu, int at) {
         test_batch(gpu, at, 1, DENSE);
         test_batch(gpu, 3, 1, DENSE);
     }
-    s->may_relay = may_relay, s->may_cluster = may_cluster;
+    s->may_relay = may_relay, s->row_most = most;
 }
 
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
