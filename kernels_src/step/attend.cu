@@ -58,9 +58,6 @@
 #include "step/stages.cuh"
 #include "step/merge.cuh"
 
-/* A value that a row attends by one run, to the bit as merge_block. */
-CAIRN_INLINE float share_of(float v, float total) { return total != 0.0f ? add_f32(v, 0.0f) * (1.0f / total) : 0.0f; }
-
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);
@@ -73,14 +70,9 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     const attend_place at = attend_item_run(
         p, item, cache, layer, shared_base(),
         [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
-            const int heads = share_heads(place.share), count = place.rows * heads;
-            if (place.runs(p) > 1)
-                return send_parts(p, place.first, place.share, run, layer, totals, parts, step, count);
-            merge_warps(totals, parts, step, count, [&](int m, int d, f32x4 v, f32x2 sums) {
-                const int row = place.first + m / heads, head = first_head(place.share) + m % heads;
-                send_attended(layer, row, head, d, share_of(v.x, sums.y), share_of(v.y, sums.y));
-                send_attended(layer, row, head, d + 2, share_of(v.z, sums.y), share_of(v.w, sums.y));
-            });
+            const int count = place.rows * share_heads(place.share);
+            if (place.runs(p) == 1) send_single(place, layer, totals, parts, step);
+            else send_parts(p, place.first, place.share, run, layer, totals, parts, step, count);
         });
     if (at.runs(p) > 1 &&
         last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.blocks(p),

@@ -141,7 +141,8 @@ struct attend_item : attend_place {
     }
 };
 
-/* The rest of what an item is, of the rows it has. */
+/* The rest of what an item is, of the rows it has, and what its warp knows of the pages; whether it has chunks. The way
+ * from one of the words that tell it to the next is what a block that begins late waits for. */
 CAIRN_INLINE bool find_run(const step_params &p, int share, int block, int fresh, attend_item &item) {
     const int32_t *array = p.input + STEP_HEAD;
     const int sequence = array[STEP_SEQUENCE * p.capacity + item.first];
@@ -157,19 +158,21 @@ CAIRN_INLINE bool find_run(const step_params &p, int share, int block, int fresh
     return item.begin(p) < item.end(p);
 }
 
-/* Block number `block` of a group and share, and what its warp knows of the pages; whether it has chunks. The way from
- * one of these words to the next is what a block that begins late waits for. */
-CAIRN_INLINE bool find_item(const step_params &p, int group, int share, int block, attend_item &item) {
+/* Block number `block` of a share of a row that is a group of its own. */
+CAIRN_INLINE bool find_row(const step_params &p, int row, int share, int block, attend_item &item) {
     const int32_t *array = p.input + STEP_HEAD;
-    item.first = CHAINED ? group : array[STEP_GROUP_FIRST * p.capacity + group];
-    item.rows = CHAINED ? 1 : array[STEP_GROUP_ROWS * p.capacity + group];
-    item.fresh_row = array[STEP_FIRST * p.capacity + item.first];
+    item.first = row, item.rows = 1;
+    item.fresh_row = row ? array[STEP_FIRST * p.capacity + row] : 0;
     return find_run(p, share, block, array[STEP_POSITION * p.capacity + item.fresh_row], item);
 }
-/* The same of a row alone. */
-CAIRN_INLINE bool find_alone(const step_params &p, int kv_head, int run, attend_item &item) {
-    item.first = item.fresh_row = 0, item.rows = 1;
-    return find_run(p, kv_head, run, p.input[STEP_HEAD + STEP_POSITION * p.capacity], item);
+/* The same of any group. */
+CAIRN_INLINE bool find_item(const step_params &p, int group, int share, int block, attend_item &item) {
+    const int32_t *array = p.input + STEP_HEAD;
+    if (CHAINED) return find_row(p, group, share, block, item);
+    item.first = array[STEP_GROUP_FIRST * p.capacity + group];
+    item.rows = array[STEP_GROUP_ROWS * p.capacity + group];
+    item.fresh_row = array[STEP_FIRST * p.capacity + item.first];
+    return find_run(p, share, block, array[STEP_POSITION * p.capacity + item.fresh_row], item);
 }
 
 /* Starts the copies of the first chunk's keys and values: before the queries are there of those that

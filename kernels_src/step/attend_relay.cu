@@ -1,11 +1,12 @@
-/* Attention of a row alone to all earlier tokens, or to its window, in many runs: as step_attend (step/attend.cu), but
- * what a block leaves of its run goes word by word, as in the flow's exchange, to the blocks of the last runs, which
- * merge some of the values each. No block counts the others, and none waits for a fence.
+/* Attention of few rows, each a group of its own, to all earlier tokens, or to their window: as step_attend
+ * (step/attend.cu), but what a block leaves of its run goes word by word, as in the flow's exchange, to the blocks of
+ * the row's last runs, which merge some of the values each. No block counts the others, and none waits for a fence.
  *
  * step_attend_relay
- *             to the bit as step_attend. Grid (kv_heads, runs at least); CAIRN_WARPS warps; shared memory ATTEND_BYTES.
- *             Blocks that merge wait for others: for those of runs before, which began before them, and for the
- *             p.mergers - 1 of the runs behind, which must find room beside them.
+ *             to the bit as step_attend. Grid (kv_heads, rows, runs at least); CAIRN_WARPS warps; shared memory
+ *             ATTEND_BYTES. Rows times runs: layout_most_runs + 1 at most. Blocks that merge wait for others: for those
+ *             of runs before, which began before them, and for the p.mergers - 1 of the runs behind, which must find
+ *             room beside them.
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Up to 16 query heads of a KV head. Sync: three block_syncs.
  * Reference: tests/ref/decoder_step.h.
@@ -30,13 +31,16 @@
 
 static_assert(SHARES == 1, "attend_relay: heads of a KV head");
 
-/* Where a run leaves what it gives for a head. */
-CAIRN_INLINE float *relayed_values(const step_params &p, int run, int head) {
-    return p.relay + ((int64_t)run * HEADS + head) * HEAD_DIM;
+/* A row's run as a part; the grid has the rows. */
+CAIRN_INLINE int part_at_run(int run, int row) { return run * grid_blocks_y() + row; }
+
+/* Where a part leaves what it gives for a head. */
+CAIRN_INLINE float *relayed_values(const step_params &p, int part, int head) {
+    return p.relay + ((int64_t)part * HEADS + head) * HEAD_DIM;
 }
-CAIRN_INLINE float *relayed_sums(const step_params &p, int merger, int run, int head) {
+CAIRN_INLINE float *relayed_sums(const step_params &p, int merger, int part, int head) {
     constexpr int64_t VALUES = (int64_t)(layout_most_runs(KV_HEADS) + 1) * ATTENDED;
-    return p.relay + VALUES + (((int64_t)run * HEADS + head) * p.mergers + merger) * 2;
+    return p.relay + VALUES + (((int64_t)part * HEADS + head) * p.mergers + merger) * 2;
 }
 
 /* Of up to eight runs from `first` on four values each and their (m, l), once they are there. */
@@ -44,7 +48,7 @@ struct relayed_eight {
     u32x4 v[8];
     u32x2 sums[8];
 
-    CAIRN_MEMBER void receive(const step_params &p, int merger, int first, int runs, int head, int d) {
+    CAIRN_MEMBER void receive(const step_params &p, int merger, int row, int first, int runs, int head, int d) {
         patience wait(p);
         bool complete;
         do {
@@ -53,8 +57,8 @@ struct relayed_eight {
             for (int i = 0; i < 8; i++) {
                 v[i] = u32x4{0, 0, 0, 0}, sums[i] = u32x2{as_u32(NOTHING), 0};
                 if (first + i >= runs) continue;
-                v[i] = load_relaxed16(relayed_values(p, first + i, head) + d);
-                sums[i] = load_relaxed8(relayed_sums(p, merger, first + i, head));
+                v[i] = load_relaxed16(relayed_values(p, part_at_run(first + i, row), head) + d);
+                sums[i] = load_relaxed8(relayed_sums(p, merger, part_at_run(first + i, row), head));
             }
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -62,11 +66,12 @@ struct relayed_eight {
         } while (!complete && wait.more());
     }
     /* And so that the next kernel finds nothing there. */
-    CAIRN_MEMBER void forget(const step_params &p, int first, int runs, int head, int d) const {
+    CAIRN_MEMBER void forget(const step_params &p, int row, int first, int runs, int head, int d) const {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             if (first + i < runs)
-                store_relaxed16(relayed_values(p, first + i, head) + d, u32x4{EMPTY, EMPTY, EMPTY, EMPTY});
+                store_relaxed16(relayed_values(p, part_at_run(first + i, row), head) + d,
+                                u32x4{EMPTY, EMPTY, EMPTY, EMPTY});
     }
     /* Their largest m, the denominator and the values, to the bit as merge_block. */
     CAIRN_MEMBER f32x2 weigh(f32x4 &values) const {
@@ -103,8 +108,8 @@ CAIRN_INLINE void merge_relayed(const step_params &p, uint8_t *layer, int row, i
             f32x4 v = {0.0f, 0.0f, 0.0f, 0.0f};
             if (first + own < runs) {
                 relayed_eight eight;
-                eight.receive(p, merger, first + own, runs, head, d);
-                eight.forget(p, first + own, runs, head, d);
+                eight.receive(p, merger, row, first + own, runs, head, d);
+                eight.forget(p, row, first + own, runs, head, d);
                 sums = eight.weigh(v);
             }
             warp_sync();
@@ -126,16 +131,17 @@ CAIRN_INLINE void merge_relayed(const step_params &p, uint8_t *layer, int row, i
     }
     block_sync();
 #pragma unroll 1
-    for (int i = thread_id(); i < runs * GROUP * 2; i += THREADS)
-        store_relaxed((uint32_t *)relayed_sums(p, merger, i / 2 / GROUP, kv_head * GROUP + i / 2 % GROUP) + i % 2,
-                      EMPTY);
+    for (int i = thread_id(); i < runs * GROUP * 2; i += THREADS) {
+        const int part = part_at_run(i / 2 / GROUP, row);
+        store_relaxed((uint32_t *)relayed_sums(p, merger, part, kv_head * GROUP + i / 2 % GROUP) + i % 2, EMPTY);
+    }
 }
 
 CAIRN_KERNEL(step_attend_relay, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
-    const bool live = find_alone(p, block_id(), block_id_y(), item);
+    const bool live = find_row(p, block_id_y(), block_id(), block_id_z(), item);
     const step_cache cache = cache_of(p, p.layer);
     if (live) fetch_first(p, item, cache, memory, false);
     start_input(true);
@@ -145,16 +151,18 @@ CAIRN_KERNEL(step_attend_relay, THREADS, ATTEND_BLOCKS, step_params) {
         p, item, cache, layer, memory,
         [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
             const int head = place.share * GROUP;
+            const int part = part_at_run(run, place.first);
+            if (place.runs(p) == 1) return send_single(place, layer, totals, parts, step);
             merge_warps(totals, parts, step, GROUP, [&](int m, int d, f32x4 v, f32x2 sums) {
-                send(relayed_values(p, run, head + m) + d, v);
+                send(relayed_values(p, part, head + m) + d, v);
                 if (d > 0) return;
 #pragma unroll 1
                 for (int merger = 0; merger < mergers; merger++) {
-                    send(relayed_sums(p, merger, run, head + m), sums.x);
-                    send(relayed_sums(p, merger, run, head + m) + 1, sums.y);
+                    send(relayed_sums(p, merger, part, head + m), sums.x);
+                    send(relayed_sums(p, merger, part, head + m) + 1, sums.y);
                 }
             });
         });
     const int merger = at.run + mergers - at.runs(p);
-    if (merger >= 0) merge_relayed(p, layer, at.first, at.share, at.runs(p), merger, mergers);
+    if (merger >= 0 && at.runs(p) > 1) merge_relayed(p, layer, at.first, at.share, at.runs(p), merger, mergers);
 }

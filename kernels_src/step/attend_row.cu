@@ -34,7 +34,7 @@ CAIRN_KERNEL(step_attend_row, THREADS, ATTEND_BLOCKS, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
     const int kv_head = block_id_y();
-    const bool live = find_alone(p, kv_head, cluster_rank(), item);
+    const bool live = find_row(p, 0, kv_head, cluster_rank(), item);
     const step_cache cache = cache_of(p, p.layer);
     const cluster_inbox inbox(memory + CHAIN_AT);
     if (thread_id() == 0) {

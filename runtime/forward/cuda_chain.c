@@ -7,7 +7,7 @@
  * block for each place on the GPU.
  * A row alone: of up to 8 or 16 runs a cluster has them, and merges them without going through memory
  * (kernels_src/step/attend_row.cu); of more, words on their way through memory say themselves that they are there
- * (kernels_src/step/attend_relay.cu). Each is 2 us less a layer or more. */
+ * (kernels_src/step/attend_relay.cu), as of few rows with few runs. Each is 2 us less a layer or more. */
 
 /* ---- many rows ---- */
 
@@ -50,18 +50,28 @@ static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chai
 /* ---- a row alone ---- */
 
 /* Which of the two can be launched by now; waits: once they are there, if they were asked for. */
-static step_alone cuda_get_row_ways(forward_cuda_state *f, int length, bool waits) {
-    step_alone ways = {false, false, length};
+static step_row_ways cuda_get_row_ways(forward_cuda_state *f, int length, bool waits) {
+    step_row_ways ways = {false, false, length};
     if (f->row_most) ways.clusters = cuda_has_single(f, STEP_SINGLE_ROW, waits);
     if (f->may_relay && (length > 1 || !f->row_most))
         ways.relays = cuda_has_single(f, STEP_SINGLE_RELAY, waits);
     return ways;
 }
 
-/* For the row in f->stage.words. */
-static step_alone cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
-    const step_alone none = {false, false, 0};
-    const int runs = f->stage.words[STEP_CHUNKS];
-    const bool alone = f->stage.words[STEP_ROWS] == 1 && !rule && !f->adapts && !f->drafts && !f->wide;
-    return alone ? cuda_get_row_ways(f, runs <= STEP_ROW_CLUSTER ? 0 : runs <= f->row_most ? 1 : 2, false) : none;
+/* Whether the runs of so many rows find place in what relay has, those of windows too. */
+static bool cuda_fits_relay(const forward_cuda_state *f, int rows, int runs) {
+    const int most = runs > f->window_runs ? runs : f->window_runs;
+    return rows * most <= layout_most_runs(f->shape->kv_heads) + 1;
+}
+
+/* For the rows in f->stage.words. */
+static step_row_ways cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
+    const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
+    step_row_ways ways = {false, false, 0};
+    if (rule || f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
+    if (rows == 1)
+        return cuda_get_row_ways(f, runs <= STEP_ROW_CLUSTER ? 0 : runs <= f->row_most ? 1 : 2, false);
+    ways.relays = f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !cuda_choose_chain(f, rule).chunks &&
+                  cuda_has_single(f, STEP_SINGLE_RELAY, false);
+    return ways;
 }

@@ -166,7 +166,7 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     if (f->drafts) kernel = &f->draft_attend;
     if (f->row_ways.relays) {
         kernel = &f->singles[STEP_SINGLE_RELAY].kernel;
-        dims.grid[1] = (unsigned)blocks, dims.grid[2] = 1;
+        if (groups > 1) p.mergers = 1;
     }
     if (f->row_ways.clusters && blocks <= f->row_most) {
         kernel = &f->singles[STEP_SINGLE_ROW].kernel;

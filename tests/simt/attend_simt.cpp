@@ -171,12 +171,14 @@ struct world {
         simt::launch({{blocks, KV_HEADS}, blocks, THREADS, (uint32_t)bytes, true}, step::step_attend_row, p);
         return attended();
     }
-    /* The same, each run's block handing on to the last one's, which leaves nothing. */
+    /* All rows, each run's block handing on to the last ones', which leave nothing. */
     std::vector<uint16_t> relayed(int mergers) {
         std::vector<uint32_t> relay((size_t)((RUNS + 1) * HEADS * (DIM + 2 * mergers)), step::EMPTY);
         p.relay = (float *)relay.data(), p.mergers = mergers;
         spoil();
-        simt::launch({{KV_HEADS, RUNS}, 1, THREADS, step::ATTEND_BYTES, true, ~0u}, step::step_attend_relay, p);
+        const uint32_t runs = (uint32_t)input[STEP_CHUNKS] + 1;
+        simt::launch({{KV_HEADS, (uint32_t)rows, runs}, 1, THREADS, step::ATTEND_BYTES, true, ~0u},
+                     step::step_attend_relay, p);
         if (std::count(relay.begin(), relay.end(), step::EMPTY) != (std::ptrdiff_t)relay.size()) spoil();
         return attended();
     }
@@ -285,6 +287,8 @@ static void check_dense(world &w) {
         const int chain = 2 * run + c.rows % 2;
         tap_ok(w.run_op(nullptr, 0, chain) == out, "and with runs chained up to %d chunks", chain);
         tap_ok(worst < 2e-3, "and off by %.1e from doubles", worst);
+        if (w.input[STEP_GROUPS] == c.rows)
+            tap_ok(w.relayed(1) == got, "and by words that the last run's block awaits");
         bool alone = true;
         std::vector<uint16_t> first(got.begin(), got.begin() + HEADS * DIM);
         w.begin(c.position, 1, 1, 0);
@@ -294,8 +298,8 @@ static void check_dense(world &w) {
                "and a row alone has them, too");
         const uint32_t runs = (uint32_t)w.input[STEP_CHUNKS];
         const uint32_t blocks = std::max(runs, (uint32_t)LAYOUT_SELECT_CLUSTER);
-        tap_ok(w.clustered(blocks) == first && w.clustered(RUNS) == first, "and its %u runs by clusters of %u and of %d",
-               runs, blocks, (int)RUNS);
+        tap_ok(w.clustered(blocks) == first && w.clustered(RUNS) == first,
+               "and its %u runs by clusters of %u and of %d", runs, blocks, (int)RUNS);
         tap_ok(w.relayed(1) == first && w.relayed(3) == first, "and by words that blocks of the last runs await");
     }
 }
