@@ -368,13 +368,13 @@ static void test_perfect(void) {
 /* ---- on the GPU ------------------------------------------------------------------------------ */
 
 /* All that steps with drafts leave on the device: logits, and hidden states of masks. */
-static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most) {
+static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most, bool *served) {
     cairn_model *m = NULL;
     cairn_session *s = NULL;
     cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 12};
     cairn_runtime *rt = open_model(path, k, 64, &m);
     int held = 0;
-    bool served = false;
+    *served = false;
     if (!rt) return 0;
     forward_cuda_state *f = (forward_cuda_state *)m->state;
     const int kept = (k + 1) * k * f->shape->hidden, vocab = f->shape->vocab;
@@ -385,14 +385,13 @@ static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most)
     for (int piece = 0; piece < (few ? 4 : 12) && held + kept + 2 * vocab <= most; piece++) {
         cairn_piece p = {.struct_size = sizeof p};
         if (cairn_generate_next(s, &p) || p.stop) break;
-        served |= f->draft_flow_graphs[k].exec != NULL;
+        *served |= f->draft_flow_graphs[k].exec != NULL;
         if (device_enter(&rt->device)) break;
         if (device_download(&rt->device, to + held, f->draft.kept, (size_t)kept * 4) ||
             device_download(&rt->device, to + held + kept, f->logits, 2 * (size_t)vocab * 4)) held = most;
         device_leave(&rt->device);
         held += kept + 2 * vocab;
     }
-    tap_ok(served == flow && held, "on cuda: rows that draft%s by the flow kernel", flow ? "" : " not");
     cairn_close(rt);
     return held;
 }
@@ -401,9 +400,15 @@ static void test_flow(const int32_t *ids) {
     enum { MOST = 1 << 16 };
     static float by_flow[MOST], by_stages[MOST];
     for (int k = 1; k <= (few ? 1 : 3); k++) {
-        const int count = keep_steps(true, k, ids, by_flow, MOST);
-        if (!count) return; /* no GPU, which open_model said */
-        const int other = keep_steps(false, k, ids, by_stages, MOST);
+        bool served = false, staged = false;
+        int from = -1, count = 0;
+        while (!served && ++from < 8) { /* what is said behind some ids ends at once */
+            count = keep_steps(true, k, ids + from, by_flow, MOST, &served);
+            if (!count) return; /* no GPU, which open_model said */
+        }
+        if (!tap_ok(served, "on cuda: rows that draft by the flow kernel")) return;
+        const int other = keep_steps(false, k, ids + from, by_stages, MOST, &staged);
+        tap_ok(!staged, "on cuda: rows that draft not by the flow kernel");
         tap_ok(count == other && count && !memcmp(by_flow, by_stages, (size_t)count * sizeof *by_flow),
                "on cuda: k = %d, %d values of masks and logits to the bit as by the stages", k, count);
     }

@@ -257,7 +257,9 @@ static int check_ref(rig *g, const int32_t *tokens, bool dense, const float *log
     return TOKENS;
 }
 
-static const double most_off[CAIRN_KV_COUNT] = {5e-3, 2e-3, 1e-4, 5e-3}; /* by what the cache holds */
+/* By what the cache holds: one value that f32 rounds to another side than doubles moves logits, of bf16 eight times as
+ * far as of f16 (6e-3 in one of sixteen models drawn); e4m3 is compared up to the first such value. */
+static const double most_off[CAIRN_KV_COUNT] = {5e-3, 2e-2, 1e-4, 5e-3};
 
 static void test_rule(rig *g, const int32_t *tokens, bool dense, const char *what) {
     float *first = (float *)malloc(TOKENS * VOCAB * sizeof *first);
