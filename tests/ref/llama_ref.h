@@ -50,8 +50,11 @@ typedef struct llama_ref {
     /* kept between tokens: keys and values [layer][position][kv_head][dim] */
     int capacity;
     double *keys, *values;
-    double midway;  /* least distance of a key or value, of 448 the largest of its head, from the middle
-                     * between two e4m3 that are so far apart that it shows */
+    /* Keys and values as who is compared holds them, or NULL. f32 sums fall to the other side of a middle
+     * between two that can be held now and then, and all that follows hangs on it: theirs is kept where it is
+     * as near as f32 can tell. */
+    const double *theirs[2];
+    long strayed;   /* how many of theirs were not */
     double closest; /* least distance between the last page kept and the first left out, of the largest score */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
@@ -358,10 +361,17 @@ QUICK void llama_ref_bias(double *x, const double *bias, int n) {
     for (int i = 0; i < n && bias; i++) x[i] += bias[i];
 }
 
+/* The largest magnitude of the head that value i of x [kv_heads, dim] belongs to. */
+QUICK double llama_ref_largest(const llama_ref *m, const double *x, int i) {
+    const double *head = x + i / m->dim * m->dim;
+    double most = 1e-4;
+    for (int d = 0; d < m->dim; d++) most = fmax(most, fabs(head[d]));
+    return most;
+}
+
 /* Value i of x [kv_heads, dim] as the cache holds it. */
-QUICK double llama_ref_stored(llama_ref *m, const double *x, int i) {
-    double most = 1e-4, unit;
-    uint8_t code;
+QUICK double llama_ref_stored(const llama_ref *m, const double *x, int i) {
+    double unit;
     int exponent;
     if (m->stored == 0) return ref_f16(ref_to_f16(x[i]));
     if (m->stored == 2) return (double)(float)x[i];
@@ -370,16 +380,25 @@ QUICK double llama_ref_stored(llama_ref *m, const double *x, int i) {
         unit = ldexp(1.0, exponent - 8);
         return nearbyint(x[i] / unit) * unit;
     }
-    for (int d = i / m->dim * m->dim; d < (i / m->dim + 1) * m->dim; d++) most = fmax(most, fabs(x[d]));
-    unit = most / 448;
-    code = ref_to_e4m3(x[i] / unit);
-    for (int side = -1; side < 2; side += 2) {
-        const int beside = (code & 127) + side;
-        const double middle = (ref_e4m3((uint8_t)(code & 127)) + ref_e4m3((uint8_t)beside)) / 2;
-        if (beside >= 0 && beside < 127 && fabs(middle - ref_e4m3((uint8_t)beside)) > 0.2)
-            m->midway = fmin(m->midway, fabs(fabs(x[i] / unit) - middle));
-    }
-    return ref_e4m3(code) * unit;
+    unit = llama_ref_largest(m, x, i) / 448;
+    return ref_e4m3(ref_to_e4m3(x[i] / unit)) * unit;
+}
+
+/* The same or theirs; f32 errs by up to 1.4e-6 of the head's largest in 1,600 walks of small models. */
+QUICK double llama_ref_held(llama_ref *m, const double *x, int i, const double *theirs) {
+    const double nearest = llama_ref_stored(m, x, i);
+    if (!theirs) return nearest;
+    if (fabs(theirs[i] - x[i]) <= fabs(nearest - x[i]) + 1e-5 * llama_ref_largest(m, x, i)) return theirs[i];
+    m->strayed++;
+    return nearest;
+}
+
+/* Keeps x [kv_heads, dim], the keys (0) or values (1) of a token. */
+QUICK void llama_ref_keep(llama_ref *m, int l, int position, int part, const double *x) {
+    double *to = llama_ref_at(m, part ? m->values : m->keys, l, position, 0);
+    const double *theirs = m->theirs[part];
+    if (theirs) theirs += ((long)l * m->capacity + position) * m->kv_heads * m->dim;
+    for (int i = 0; i < m->kv_heads * m->dim; i++) to[i] = llama_ref_held(m, x, i, theirs);
 }
 
 /* out from x: the attention of a layer, with the token's key and value kept. */
@@ -397,10 +416,7 @@ QUICK void llama_ref_attention(llama_ref *m, int l, int position, const double *
     llama_ref_norm_heads(m, k, m->kv_heads, m->layer[l].k_norm);
     llama_ref_rope(m, l, q, m->heads, position + m->turned);
     llama_ref_rope(m, l, k, m->kv_heads, position + m->turned);
-    for (int i = 0; i < kv_width; i++) {
-        llama_ref_at(m, m->keys, l, position, 0)[i] = llama_ref_stored(m, k, i);
-        llama_ref_at(m, m->values, l, position, 0)[i] = llama_ref_stored(m, v, i);
-    }
+    llama_ref_keep(m, l, position, 0, k), llama_ref_keep(m, l, position, 1, v);
     if (m->landmarks || m->soft || m->two_level || m->apart || (m->watched && l == m->watched))
         llama_ref_attend_forms(m, l, position, q, out);
     else llama_ref_attend(m, l, position, q, out);
