@@ -367,7 +367,20 @@ static void test_perfect(void) {
 
 /* ---- on the GPU ------------------------------------------------------------------------------ */
 
-/* All that steps with drafts leave on the device: logits, and hidden states of masks. */
+/* All that a step with drafts leaves on the device, logits, and hidden states of `kept` values of masks; false: it
+ * can't be read, which is said. */
+static bool keep_step(cairn_runtime *rt, const forward_cuda_state *f, int kept, float *to) {
+    bool read = false;
+    if (!device_enter(&rt->device)) {
+        read = !device_download(&rt->device, to, f->draft.kept, (size_t)kept * 4) &&
+               !device_download(&rt->device, to + kept, f->logits, 2 * (size_t)f->shape->vocab * 4);
+        device_leave(&rt->device);
+    }
+    return read || tap_ok(false, "on cuda: what a step leaves: %s", cairn_last_error(rt));
+}
+
+/* The values of all steps behind ids, none where what is said ends at once; -1: no runtime, for the reason that
+ * open_model said. */
 static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most, bool *served) {
     cairn_model *m = NULL;
     cairn_session *s = NULL;
@@ -375,41 +388,39 @@ static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most,
     cairn_runtime *rt = open_model(path, k, 64, &m);
     int held = 0;
     *served = false;
-    if (!rt) return 0;
+    if (!rt) return -1;
     forward_cuda_state *f = (forward_cuda_state *)m->state;
-    const int kept = (k + 1) * k * f->shape->hidden, vocab = f->shape->vocab;
+    const int kept = (k + 1) * k * f->shape->hidden, each = kept + 2 * f->shape->vocab;
     if (!flow) f->flow_states[STEP_K_DRAFT_FLOW] = STEP_FLOW_FAILED;
-    cairn_session_open(m, &s);
-    cairn_append_ids(s, ids, GIVEN);
-    cairn_generate_begin(s, "", &o);
-    for (int piece = 0; piece < (few ? 4 : 12) && held + kept + 2 * vocab <= most; piece++) {
+    if (cairn_session_open(m, &s) || cairn_append_ids(s, ids, GIVEN) || cairn_generate_begin(s, "", &o))
+        tap_note("%s", cairn_last_error(rt));
+    for (int piece = 0; s && piece < (few ? 4 : 12) && held + each <= most; piece++) {
         cairn_piece p = {.struct_size = sizeof p};
-        if (cairn_generate_next(s, &p) || p.stop) break;
+        const cairn_status status = cairn_generate_next(s, &p);
+        if (status) tap_note("%s", cairn_last_error(rt));
+        if (status || p.stop) break;
         *served |= f->draft_flow_graphs[k].exec != NULL;
-        if (device_enter(&rt->device)) break;
-        if (device_download(&rt->device, to + held, f->draft.kept, (size_t)kept * 4) ||
-            device_download(&rt->device, to + held + kept, f->logits, 2 * (size_t)vocab * 4)) held = most;
-        device_leave(&rt->device);
-        held += kept + 2 * vocab;
+        if (!keep_step(rt, f, kept, to + held)) break;
+        held += each;
     }
     cairn_close(rt);
     return held;
 }
 
 static void test_flow(const int32_t *ids) {
-    enum { MOST = 1 << 16 };
+    enum { MOST = 1 << 16, PROMPTS = 8 };
     static float by_flow[MOST], by_stages[MOST];
     for (int k = 1; k <= (few ? 1 : 3); k++) {
         bool served = false, staged = false;
         int from = -1, count = 0;
-        while (!served && ++from < 8) { /* what is said behind some ids ends at once */
+        while (!(served && count) && ++from < PROMPTS) {
             count = keep_steps(true, k, ids + from, by_flow, MOST, &served);
-            if (!count) return; /* no GPU, which open_model said */
+            if (count < 0) return;
         }
-        if (!tap_ok(served, "on cuda: rows that draft by the flow kernel")) return;
+        if (!tap_ok(served && count, "on cuda: k = %d, rows that draft by the flow kernel", k)) return;
         const int other = keep_steps(false, k, ids + from, by_stages, MOST, &staged);
-        tap_ok(!staged, "on cuda: rows that draft not by the flow kernel");
-        tap_ok(count == other && count && !memcmp(by_flow, by_stages, (size_t)count * sizeof *by_flow),
+        tap_ok(!staged, "on cuda: k = %d, rows that draft not by the flow kernel", k);
+        tap_ok(count == other && !memcmp(by_flow, by_stages, (size_t)count * sizeof *by_flow),
                "on cuda: k = %d, %d values of masks and logits to the bit as by the stages", k, count);
     }
 }
