@@ -159,10 +159,10 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     const bool chained = chain->chunks > 0;
     const int blocks = chained ? cuda_chain_blocks(f, chain, l) : runs;
     const unsigned shares = (unsigned)(f->shape->kv_heads * cuda_shares(f->shape));
-    device_dims dims = {{shares, (unsigned)groups, (unsigned)blocks}, 0, 0, f->attend_bytes, true};
+    device_dims dims = {{shares, (unsigned)groups, (unsigned)blocks},
+                        (unsigned)f->warps * 32, 0, f->attend_bytes, true};
     step_params p = f->stage.params;
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
-    dims.block = (unsigned)f->warps * 32;
     if (f->drafts) kernel = &f->draft_attend;
     if (f->row_ways.relays) {
         kernel = &f->singles[STEP_SINGLE_RELAY].kernel;
