@@ -256,7 +256,8 @@ typedef struct forward_cuda_state {
     step_single singles[STEP_SINGLES];
     int row_most;               /* blocks of a cluster at most, 0: there is no such kernel for the model */
     bool may_relay;             /* whether there is such a kernel */
-    step_row_ways row_ways;     /* of the step that is launched */
+    step_chain chain;           /* of the step that is launched */
+    step_row_ways row_ways;     /* of the same */
     int mergers;                /* see step_params */
     bool joint;                 /* the step that is launched selects by its kernel, see cuda_select.c */
     jit_kernel band_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c */

@@ -41,10 +41,10 @@ static step_chain cuda_choose_chain(forward_cuda_state *f, const forward_rule *r
 }
 
 /* Blocks of each row in this layer at most. */
-static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chain, int layer) {
+static int cuda_chain_blocks(const forward_cuda_state *f, int layer) {
     const int window = f->plan->layers[layer].window;
-    const int each = window ? layout_chained(chain->chunks, cuda_window_run(f, window)) : 1;
-    return window ? (cuda_window_runs(f, window) + each - 1) / each : chain->blocks;
+    const int each = window ? layout_chained(f->chain.chunks, cuda_window_run(f, window)) : 1;
+    return window ? (cuda_window_runs(f, window) + each - 1) / each : f->chain.blocks;
 }
 
 /* ---- a row alone ---- */
@@ -64,14 +64,14 @@ static bool cuda_fits_relay(const forward_cuda_state *f, int rows, int runs) {
     return rows * most <= layout_most_runs(f->shape->kv_heads) + 1;
 }
 
-/* For the rows in f->stage.words. */
+/* For the rows in f->stage.words, once f->chain is chosen for them. */
 static step_row_ways cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
     const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
     step_row_ways ways = {false, false, 0};
     if (rule || f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
     if (rows == 1)
         return cuda_get_row_ways(f, runs <= STEP_ROW_CLUSTER ? 0 : runs <= f->row_most ? 1 : 2, false);
-    ways.relays = f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !cuda_choose_chain(f, rule).chunks &&
+    ways.relays = f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !f->chain.chunks &&
                   cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;
 }
