@@ -118,9 +118,8 @@ typedef enum step_wide {
  * then; 0: it takes one run (cuda_chain.c). */
 typedef struct step_chain { int chunks, blocks; } step_chain;
 
-/* What there is for a step of a row alone that sees all; length: 0 where a cluster of STEP_ROW_CLUSTER has its runs,
- * 1 where one of twice as many has, else 2. */
-typedef struct step_row_ways { bool clusters, relays; int length; } step_row_ways;
+/* What there is for a step of few rows that see all: of a row alone clusters, too. */
+typedef struct step_row_ways { bool clusters, relays; } step_row_ways;
 
 /* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
 typedef struct step_graph_size {

@@ -49,13 +49,20 @@ static int cuda_chain_blocks(const forward_cuda_state *f, int layer) {
 
 /* ---- a row alone ---- */
 
-/* Which of the two can be launched by now; waits: once they are there, if they were asked for. */
-static step_row_ways cuda_get_row_ways(forward_cuda_state *f, int length, bool waits) {
-    step_row_ways ways = {false, false, length};
-    if (f->row_most) ways.clusters = cuda_has_single(f, STEP_SINGLE_ROW, waits);
-    if (f->may_relay && (length > 1 || !f->row_most))
-        ways.relays = cuda_has_single(f, STEP_SINGLE_RELAY, waits);
+/* Of one of so many runs: which of the two can be launched by now. */
+static step_row_ways cuda_get_row_ways(forward_cuda_state *f, int runs) {
+    step_row_ways ways = {false, false};
+    if (f->row_most) ways.clusters = cuda_has_single(f, STEP_SINGLE_ROW, false);
+    if (f->may_relay && runs > f->row_most) ways.relays = cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;
+}
+
+/* Which of a way's graphs the rows in f->stage.words take. One alone: 0 where a cluster of STEP_ROW_CLUSTER has its
+ * runs, 1 where one of twice as many has, else 2; several: 0. */
+static int cuda_row_length(const forward_cuda_state *f) {
+    const int32_t *head = f->stage.words;
+    if (head[STEP_ROWS] > 1 || head[STEP_CHUNKS] <= STEP_ROW_CLUSTER) return 0;
+    return head[STEP_CHUNKS] <= f->row_most ? 1 : 2;
 }
 
 /* Whether the runs of so many rows find place in what relay has, those of windows too. */
@@ -67,10 +74,9 @@ static bool cuda_fits_relay(const forward_cuda_state *f, int rows, int runs) {
 /* For the rows in f->stage.words, once f->chain is chosen for them. */
 static step_row_ways cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
     const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
-    step_row_ways ways = {false, false, 0};
+    step_row_ways ways = {false, false};
     if (rule || f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
-    if (rows == 1)
-        return cuda_get_row_ways(f, runs <= STEP_ROW_CLUSTER ? 0 : runs <= f->row_most ? 1 : 2, false);
+    if (rows == 1) return cuda_get_row_ways(f, runs);
     ways.relays = f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !f->chain.chunks &&
                   cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;

@@ -271,7 +271,7 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
 static int cuda_graph_kind(const forward_cuda_state *f) {
     const int ways = f->row_ways.clusters + 2 * f->row_ways.relays;
     if (f->wide) return STEP_GRAPHS - 1;
-    return ways ? 3 + ways + 3 * f->row_ways.length : f->adapts + 2 * f->drafts;
+    return ways ? 3 + ways + 3 * cuda_row_length(f) : f->adapts + 2 * f->drafts;
 }
 
 /* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
@@ -328,7 +328,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
-    f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f, false);
+    f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f);
     f->chain = cuda_choose_chain(f, part->rule);
     f->row_ways = cuda_choose_row_ways(f, part->rule);
     f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);

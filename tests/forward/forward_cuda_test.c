@@ -470,12 +470,12 @@ static void test_joint(rig *gpu, int at) {
     const int room = s->dev->max_shared_bytes;
     bool fine;
     s->dev->max_shared_bytes = (int)cuda_joint_bytes(s) - 1;
-    fine = !cuda_has_joint(s, false) && !joint->asked;
+    fine = !cuda_has_joint(s) && !joint->asked;
     s->dev->max_shared_bytes = room;
     tap_ok(fine, "cuda, selection in one launch: a GPU whose blocks lack a byte for it has two");
     fine = !joint->asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
     const int64_t read = gpu->pages_read[0];
-    for (int i = 0; i < 1200 && can && !cuda_has_joint(s, false) && joint->state == STEP_FLOW_WAITS; i++)
+    for (int i = 0; i < 1200 && can && !cuda_has_joint(s) && joint->state == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);
     tap_ok(fine && joint->state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
            "cuda, selection in one launch: its kernel is asked for, and comes");
@@ -502,7 +502,7 @@ static void test_row(rig *gpu, int at) {
         s->may_relay = may_relay && !clusters;
         s->row_most = can && clusters ? 2 * STEP_ROW_CLUSTER : 0; /* of few multiprocessors it would be none */
         for (int i = 0; i < 1200 && expected && *comes == STEP_FLOW_WAITS; i++)
-            cuda_get_row_ways(s, 0, false), os_sleep_us(100000);
+            cuda_get_row_ways(s, runs), os_sleep_us(100000);
         tap_ok(*comes == (expected ? STEP_FLOW_READY : STEP_FLOW_WAITS), "cuda, a row by %s: its kernel comes", way);
         fine = fine && forward(gpu, 1, 2, at, 1, DENSE, 1, other);
         tap_ok(fine && (clusters ? s->row_ways.clusters : s->row_ways.relays) == expected &&
