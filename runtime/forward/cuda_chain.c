@@ -7,7 +7,8 @@
  * block for each place on the GPU.
  * A row alone: of up to 8 or 16 runs a cluster has them, and merges them without going through memory
  * (kernels_src/step/attend_row.cu); of more, words on their way through memory say themselves that they are there
- * (kernels_src/step/attend_relay.cu), as of few rows with few runs. Each is 2 us less a layer or more. */
+ * (kernels_src/step/attend_relay.cu), as of few rows with few runs. Each is 2 us less a layer or more. The same in the
+ * layers of a sparse step that do not select. */
 
 /* ---- many rows ---- */
 
@@ -71,13 +72,15 @@ static bool cuda_fits_relay(const forward_cuda_state *f, int rows, int runs) {
     return rows * most <= layout_most_runs(f->shape->kv_heads) + 1;
 }
 
-/* For the rows in f->stage.words, once f->chain is chosen for them. */
+/* For the rows in f->stage.words, once f->chain is chosen for them; for the layers that do not select where there is a
+ * rule, then of a row alone. */
 static step_row_ways cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
     const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
     step_row_ways ways = {false, false};
-    if (rule || f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
+    if (f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
+    if (rule && cuda_selects_all(f, rule)) return ways;
     if (rows == 1) return cuda_get_row_ways(f, runs);
-    ways.relays = f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !f->chain.chunks &&
+    ways.relays = !rule && f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !f->chain.chunks &&
                   cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;
 }

@@ -274,14 +274,15 @@ static int cuda_graph_kind(const forward_cuda_state *f) {
     return ways ? 3 + ways + 3 * cuda_row_length(f) : f->adapts + 2 * f->drafts;
 }
 
-/* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
- * or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a group
- * of their own, and few have logits. */
+/* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have, but where
+ * clusters have a row's; or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a
+ * group of their own, and few have logits. */
 static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    const int least = rule ? f->runs : f->row_ways.clusters ? STEP_ROW_CLUSTER : 1;
+    const bool all = rule && (!f->row_ways.clusters || cuda_row_length(f) > 1);
+    const int least = all ? f->runs : f->row_ways.clusters ? STEP_ROW_CLUSTER : 1;
     step_graph_size size = {least, rows, rows, f->chain, f->banded};
-    while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
+    while (size.chunks < head[STEP_CHUNKS] && !all && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
     size.wanted = head[STEP_LOGIT_COUNT];
