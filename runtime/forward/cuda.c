@@ -118,9 +118,8 @@ typedef enum step_wide {
  * then; 0: it takes one run (cuda_chain.c). */
 typedef struct step_chain { int chunks, blocks; } step_chain;
 
-/* What there is for a step of a row alone that sees all; length: 0 where a cluster of STEP_ROW_CLUSTER has its runs,
- * 1 where one of twice as many has, else 2. */
-typedef struct step_row_ways { bool clusters, relays; int length; } step_row_ways;
+/* What there is for a step of few rows that see all: of a row alone clusters, too. */
+typedef struct step_row_ways { bool clusters, relays; } step_row_ways;
 
 /* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
 typedef struct step_graph_size {
@@ -254,10 +253,11 @@ typedef struct forward_cuda_state {
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
     step_single singles[STEP_SINGLES];
-    int row_most;                /* blocks of a cluster at most, 0: there is no such kernel for the model */
-    bool may_relay;              /* whether there is such a kernel */
-    step_row_ways row_ways;         /* of the step that is launched */
-    int mergers;                 /* see step_params */
+    int row_most;               /* blocks of a cluster at most, 0: there is no such kernel for the model */
+    bool may_relay;             /* whether there is such a kernel */
+    step_chain chain;           /* of the step that is launched */
+    step_row_ways row_ways;     /* of the same */
+    int mergers;                /* see step_params */
     bool joint;                 /* the step that is launched selects by its kernel, see cuda_select.c */
     jit_kernel band_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c */
     size_t bands_from;          /* bytes of a layer's weights of a product that has such a kernel, at least */

@@ -7,7 +7,8 @@
  * block for each place on the GPU.
  * A row alone: of up to 8 or 16 runs a cluster has them, and merges them without going through memory
  * (kernels_src/step/attend_row.cu); of more, words on their way through memory say themselves that they are there
- * (kernels_src/step/attend_relay.cu), as of few rows with few runs. Each is 2 us less a layer or more. */
+ * (kernels_src/step/attend_relay.cu), as of few rows with few runs. Each is 2 us less a layer or more. The same in the
+ * layers of a sparse step that do not select. */
 
 /* ---- many rows ---- */
 
@@ -41,21 +42,28 @@ static step_chain cuda_choose_chain(forward_cuda_state *f, const forward_rule *r
 }
 
 /* Blocks of each row in this layer at most. */
-static int cuda_chain_blocks(const forward_cuda_state *f, const step_chain *chain, int layer) {
+static int cuda_chain_blocks(const forward_cuda_state *f, int layer) {
     const int window = f->plan->layers[layer].window;
-    const int each = window ? layout_chained(chain->chunks, cuda_window_run(f, window)) : 1;
-    return window ? (cuda_window_runs(f, window) + each - 1) / each : chain->blocks;
+    const int each = window ? layout_chained(f->chain.chunks, cuda_window_run(f, window)) : 1;
+    return window ? (cuda_window_runs(f, window) + each - 1) / each : f->chain.blocks;
 }
 
 /* ---- a row alone ---- */
 
-/* Which of the two can be launched by now; waits: once they are there, if they were asked for. */
-static step_row_ways cuda_get_row_ways(forward_cuda_state *f, int length, bool waits) {
-    step_row_ways ways = {false, false, length};
-    if (f->row_most) ways.clusters = cuda_has_single(f, STEP_SINGLE_ROW, waits);
-    if (f->may_relay && (length > 1 || !f->row_most))
-        ways.relays = cuda_has_single(f, STEP_SINGLE_RELAY, waits);
+/* Of one of so many runs: which of the two can be launched by now. */
+static step_row_ways cuda_get_row_ways(forward_cuda_state *f, int runs) {
+    step_row_ways ways = {false, false};
+    if (f->row_most) ways.clusters = cuda_has_single(f, STEP_SINGLE_ROW, false);
+    if (f->may_relay && runs > f->row_most) ways.relays = cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;
+}
+
+/* Which of a way's graphs the rows in f->stage.words take. One alone: 0 where a cluster of STEP_ROW_CLUSTER has its
+ * runs, 1 where one of twice as many has, else 2; several: 0. */
+static int cuda_row_length(const forward_cuda_state *f) {
+    const int32_t *head = f->stage.words;
+    if (head[STEP_ROWS] > 1 || head[STEP_CHUNKS] <= STEP_ROW_CLUSTER) return 0;
+    return head[STEP_CHUNKS] <= f->row_most ? 1 : 2;
 }
 
 /* Whether the runs of so many rows find place in what relay has, those of windows too. */
@@ -64,14 +72,15 @@ static bool cuda_fits_relay(const forward_cuda_state *f, int rows, int runs) {
     return rows * most <= layout_most_runs(f->shape->kv_heads) + 1;
 }
 
-/* For the rows in f->stage.words. */
+/* For the rows in f->stage.words, once f->chain is chosen for them; for the layers that do not select where there is a
+ * rule, then of a row alone. */
 static step_row_ways cuda_choose_row_ways(forward_cuda_state *f, const forward_rule *rule) {
     const int rows = f->stage.words[STEP_ROWS], runs = f->stage.words[STEP_CHUNKS];
-    step_row_ways ways = {false, false, 0};
-    if (rule || f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
-    if (rows == 1)
-        return cuda_get_row_ways(f, runs <= STEP_ROW_CLUSTER ? 0 : runs <= f->row_most ? 1 : 2, false);
-    ways.relays = f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !cuda_choose_chain(f, rule).chunks &&
+    step_row_ways ways = {false, false};
+    if (f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
+    if (rule && cuda_selects_all(f, rule)) return ways;
+    if (rows == 1) return cuda_get_row_ways(f, runs);
+    ways.relays = !rule && f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !f->chain.chunks &&
                   cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;
 }

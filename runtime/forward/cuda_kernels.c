@@ -434,15 +434,16 @@ static size_t cuda_joint_bytes(const forward_cuda_state *f) {
 
 static size_t cuda_relay_shared(const forward_cuda_state *f) { return f->attend_bytes; }
 
-/* See step_single; bytes: its shared memory. */
+/* See step_single; bytes: its shared memory; sparse: as of cuda_extra. */
 static const struct cuda_single {
     const char *source, *on, *entry;
     size_t (*bytes)(const forward_cuda_state *f);
+    bool sparse;
 } cuda_singles[] = {
-    {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes},
-    {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes},
-    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_relay_shared},
-    {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes},
+    {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes, false},
+    {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes, false},
+    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_relay_shared, false},
+    {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes, true},
 };
 
 static bool cuda_wants_single(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
@@ -457,7 +458,7 @@ static cairn_status cuda_single_function(forward_cuda_state *f, jit_program *pro
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_single(forward_cuda_state *f, int which, bool waits) {
     const cuda_extra single = {cuda_wants_single, cuda_single_function, which, 1, "steps go on by slower kernels",
-                               which == STEP_SINGLE_JOINT};
+                               cuda_singles[which].sparse};
     return !cuda_get_extra(f, &single, &f->singles[which].state, &f->singles[which].asked, waits);
 }
 

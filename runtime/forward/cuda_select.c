@@ -42,13 +42,13 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 
 /* ---- the two in one launch ------------------------------------------------------------------- */
 
-/* Whether it can be launched by now; waits: once it is there, if it was asked for. */
-static bool cuda_has_joint(forward_cuda_state *f, bool waits) {
+/* Whether it can be launched by now. */
+static bool cuda_has_joint(forward_cuda_state *f) {
     if (!cuda_has_clusters(f) || f->latents.heads ||
         f->shape->heads / f->shape->kv_heads > LAYOUT_STEP_CHAIN_HEADS ||
         cuda_joint_bytes(f) > (size_t)f->dev->max_shared_bytes)
         return false;
-    return cuda_has_single(f, STEP_SINGLE_JOINT, waits);
+    return cuda_has_single(f, STEP_SINGLE_JOINT, false);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */

@@ -155,14 +155,14 @@ static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, s
 }
 
 /* groups of rows, of up to so many runs each. */
-static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int runs, const step_chain *chain, int l) {
-    const bool chained = chain->chunks > 0;
-    const int blocks = chained ? cuda_chain_blocks(f, chain, l) : runs;
+static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int runs, int l) {
+    const bool chained = f->chain.chunks > 0;
+    const int blocks = chained ? cuda_chain_blocks(f, l) : runs;
     const unsigned shares = (unsigned)(f->shape->kv_heads * cuda_shares(f->shape));
-    device_dims dims = {{shares, (unsigned)groups, (unsigned)blocks}, 0, 0, f->attend_bytes, true};
+    device_dims dims = {{shares, (unsigned)groups, (unsigned)blocks},
+                        (unsigned)f->warps * 32, 0, f->attend_bytes, true};
     step_params p = f->stage.params;
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
-    dims.block = (unsigned)f->warps * 32;
     if (f->drafts) kernel = &f->draft_attend;
     if (f->row_ways.relays) {
         kernel = &f->singles[STEP_SINGLE_RELAY].kernel;
@@ -176,7 +176,7 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     }
     if (chained) {
         kernel = &f->singles[STEP_SINGLE_CHAIN].kernel;
-        dims.shared_bytes = (unsigned)cuda_chain_bytes(f), p.chain = chain->chunks;
+        dims.shared_bytes = (unsigned)cuda_chain_bytes(f), p.chain = f->chain.chunks;
     }
     return device_launch(f->dev, kernel, &dims, &p);
 }
@@ -188,7 +188,6 @@ typedef struct step_attention {
     const cuda_form *form; /* of the part */
     bool told;             /* what rows choose by the step's own kernels is kept */
     int groups, runs, listed;
-    step_chain chain;
 } step_attention;
 
 static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
@@ -229,7 +228,7 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
         (status = cuda_run_product(f, STEP_K_QKV, STEP_WIDE_QKV, (int)cuda_qkv_rows(s) / 16, rows, l)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = !cuda_selects(f, a->rule, l)
-                      ? cuda_attend_dense(f, a->groups, runs, &a->chain, l)
+                      ? cuda_attend_dense(f, a->groups, runs, l)
                   : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
                                   : cuda_attend_selected(f, a->rule, a->listed, a->told, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
@@ -272,17 +271,18 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
 static int cuda_graph_kind(const forward_cuda_state *f) {
     const int ways = f->row_ways.clusters + 2 * f->row_ways.relays;
     if (f->wide) return STEP_GRAPHS - 1;
-    return ways ? 3 + ways + 3 * f->row_ways.length : f->adapts + 2 * f->drafts;
+    return ways ? 3 + ways + 3 * cuda_row_length(f) : f->adapts + 2 * f->drafts;
 }
 
-/* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
- * or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a group
- * of their own, and few have logits. */
-static step_graph_size cuda_graph_size(forward_cuda_state *f, const forward_rule *rule, int rows) {
+/* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have, but where
+ * clusters have a row's; or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a
+ * group of their own, and few have logits. */
+static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
-    const int least = rule ? f->runs : f->row_ways.clusters ? STEP_ROW_CLUSTER : 1;
-    step_graph_size size = {least, rows, rows, cuda_choose_chain(f, rule), f->banded};
-    while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
+    const bool all = rule && (!f->row_ways.clusters || cuda_row_length(f) > 1);
+    const int least = all ? f->runs : f->row_ways.clusters ? STEP_ROW_CLUSTER : 1;
+    step_graph_size size = {least, rows, rows, f->chain, f->banded};
+    while (size.chunks < head[STEP_CHUNKS] && !all && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
     size.wanted = head[STEP_LOGIT_COUNT];
@@ -304,7 +304,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part 
         cuda_free_graph(f, graph);
     if (!graph->exec) {
         const step_attention a = {rule, &part->form, false, size.groups, size.chunks,
-                                  rule ? f->runs : 0, size.chain};
+                                  rule ? f->runs : 0};
         part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
         if ((status = cuda_enqueue_stages(f, &a, rows, size.wanted))) {
@@ -325,17 +325,17 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0, {0, 0}};
+    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
-    f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f, false);
+    f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f);
+    f->chain = cuda_choose_chain(f, part->rule);
     f->row_ways = cuda_choose_row_ways(f, part->rule);
     f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
     if (!part->told &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
         return cuda_run_stage_graph(f, part);
     a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
-    a.chain = cuda_choose_chain(f, part->rule);
     return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
 }

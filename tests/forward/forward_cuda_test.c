@@ -470,12 +470,12 @@ static void test_joint(rig *gpu, int at) {
     const int room = s->dev->max_shared_bytes;
     bool fine;
     s->dev->max_shared_bytes = (int)cuda_joint_bytes(s) - 1;
-    fine = !cuda_has_joint(s, false) && !joint->asked;
+    fine = !cuda_has_joint(s) && !joint->asked;
     s->dev->max_shared_bytes = room;
     tap_ok(fine, "cuda, selection in one launch: a GPU whose blocks lack a byte for it has two");
     fine = !joint->asked && forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->joint;
     const int64_t read = gpu->pages_read[0];
-    for (int i = 0; i < 1200 && can && !cuda_has_joint(s, false) && joint->state == STEP_FLOW_WAITS; i++)
+    for (int i = 0; i < 1200 && can && !cuda_has_joint(s) && joint->state == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);
     tap_ok(fine && joint->state == (can ? STEP_FLOW_READY : STEP_FLOW_WAITS),
            "cuda, selection in one launch: its kernel is asked for, and comes");
@@ -486,32 +486,44 @@ static void test_joint(rig *gpu, int at) {
     test_batch(gpu, 30, 1, SPARSE); /* where all pages are kept */
 }
 
-/* A row alone that sees all, by relay and by a cluster of blocks once their kernels are there: the bits of blocks that
- * are counted, alone and among others. */
-static void test_row(rig *gpu, int at) {
+/* A row alone that sees all in some layer, by relay and by a cluster of blocks once their kernels are there: the bits of
+ * blocks that are counted, alone and among others. */
+static void test_row(rig *gpu, int at, int how) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
     const bool may_relay = s->may_relay, can = may_relay && cuda_has_clusters(s);
     const int runs = cuda_row_runs(s, NULL, at), most = s->row_most;
+    const char *kind = how == DENSE ? "dense" : "one layer sparse";
     bool fine;
     for (int clusters = 0; clusters < 2; clusters++) {
         const step_flow_state *comes = &s->singles[clusters ? STEP_SINGLE_ROW : STEP_SINGLE_RELAY].state;
         const char *way = clusters ? "a cluster" : "relay";
         const bool expected = clusters ? can : may_relay;
         s->may_relay = false, s->row_most = 0;
-        fine = forward(gpu, 1, 2, at, 1, DENSE, 1, logits) && !s->row_ways.clusters && !s->row_ways.relays;
+        fine = forward(gpu, 1, 2, at, 1, how, 1, logits) && !s->row_ways.clusters && !s->row_ways.relays;
         s->may_relay = may_relay && !clusters;
         s->row_most = can && clusters ? 2 * STEP_ROW_CLUSTER : 0; /* of few multiprocessors it would be none */
         for (int i = 0; i < 1200 && expected && *comes == STEP_FLOW_WAITS; i++)
-            cuda_get_row_ways(s, 0, false), os_sleep_us(100000);
+            cuda_get_row_ways(s, runs), os_sleep_us(100000);
         tap_ok(*comes == (expected ? STEP_FLOW_READY : STEP_FLOW_WAITS), "cuda, a row by %s: its kernel comes", way);
-        fine = fine && forward(gpu, 1, 2, at, 1, DENSE, 1, other);
+        fine = fine && forward(gpu, 1, 2, at, 1, how, 1, other);
         tap_ok(fine && (clusters ? s->row_ways.clusters : s->row_ways.relays) == expected &&
-                   !memcmp(logits, other, VOCAB * sizeof *logits), "cuda, %d runs of a row by %s: the same bits",
-               runs, way);
-        test_batch(gpu, at, 1, DENSE);
-        test_batch(gpu, 3, 1, DENSE);
+                   !memcmp(logits, other, VOCAB * sizeof *logits), "cuda, %s, %d runs of a row by %s: the same bits",
+               kind, runs, way);
+        test_batch(gpu, at, 1, how);
+        test_batch(gpu, 3, 1, how);
     }
     s->may_relay = may_relay, s->row_most = most;
+}
+
+/* The same where one layer selects and one does not; where both do nothing is launched otherwise. */
+static void test_sparse_row(rig *gpu, int at) {
+    const forward_cuda_state *s = (const forward_cuda_state *)gpu->model->state;
+    const uint64_t held = gpu->rule.layers[0];
+    const bool fine = forward(gpu, 1, 2, at, 1, SPARSE, 1, logits) && !s->row_ways.clusters && !s->row_ways.relays;
+    tap_ok(fine, "cuda, where all layers select no row goes by relay or a cluster");
+    gpu->rule.layers[0] = 1;
+    test_row(gpu, at, SPARSE);
+    gpu->rule.layers[0] = held;
 }
 
 /* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
@@ -530,7 +542,8 @@ static void test_streamed(const char *path, int at) {
         test_rows(&gpu, "streamed", at);
         test_batch(&gpu, at, 2, true);
         test_chains(&gpu, 300);
-        test_row(&gpu, 300);
+        test_row(&gpu, 300, DENSE);
+        test_sparse_row(&gpu, 300);
         test_bands(&gpu, at);
         test_prompts(&gpu, at);
     }

@@ -171,13 +171,15 @@ struct world {
         simt::launch({{blocks, KV_HEADS}, blocks, THREADS, (uint32_t)bytes, true}, step::step_attend_row, p);
         return attended();
     }
-    /* All rows, each run's block handing on to the last ones', which leave nothing. */
+    /* All rows, each run's block handing on to the last ones', which leave nothing. Where one of them merges it waits
+     * for blocks that began before it alone. */
     std::vector<uint16_t> relayed(int mergers) {
         std::vector<uint32_t> relay((size_t)((RUNS + 1) * HEADS * (DIM + 2 * mergers)), step::EMPTY);
         p.relay = (float *)relay.data(), p.mergers = mergers;
         spoil();
         const uint32_t runs = (uint32_t)input[STEP_CHUNKS] + 1;
-        simt::launch({{KV_HEADS, (uint32_t)rows, runs}, 1, THREADS, step::ATTEND_BYTES, true, ~0u},
+        const uint32_t resident = mergers > 1 ? ~0u : 0;
+        simt::launch({{KV_HEADS, (uint32_t)rows, runs}, 1, THREADS, step::ATTEND_BYTES, true, resident, true},
                      step::step_attend_relay, p);
         if (std::count(relay.begin(), relay.end(), step::EMPTY) != (std::ptrdiff_t)relay.size()) spoil();
         return attended();

@@ -552,9 +552,9 @@ static CUresult run_kernel(const simt::Shape &shape, const simt::Entry &entry, c
     return sticky = CUDA_ERROR_LAUNCH_FAILED;
 }
 
-/* Grids small enough to be resident on a real chip all at once are so here, as is one whose last blocks wait for the
- * others, which there began before. */
-static simt::Shape shape_of(const CUlaunchConfig &c, const std::string &kernel) {
+/* Grids small enough to be resident on a real chip all at once are so here. Of others few blocks are at a time, and they
+ * begin in the order of z, as on a real chip: they may wait for those before them, and for no more. */
+static simt::Shape shape_of(const CUlaunchConfig &c) {
     simt::Shape shape = {{c.gridDimX, c.gridDimY, c.gridDimZ}, 1, c.blockDimX, c.sharedMemBytes};
     for (unsigned i = 0; i < c.numAttrs; i++) {
         if (c.attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
@@ -564,7 +564,8 @@ static simt::Shape shape_of(const CUlaunchConfig &c, const std::string &kernel) 
             shape.dependent = 2;
     }
     uint64_t threads = (uint64_t)c.gridDimX * c.gridDimY * c.gridDimZ * c.blockDimX;
-    if (threads <= 8192 || kernel == "step_attend_relay") shape.resident = ~0u;
+    if (threads <= 8192) shape.resident = ~0u;
+    shape.ordered = true;
     return shape;
 }
 
@@ -576,7 +577,7 @@ API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parame
     if (c->sharedMemBytes > 48 << 10 && c->sharedMemBytes > function->shared_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     const simt::Entry entry = function->entry;
-    const simt::Shape shape = shape_of(*c, entry.name);
+    const simt::Shape shape = shape_of(*c);
     const char *bytes = static_cast<const char *>(parameters[0]);
     auto params = std::make_shared<std::vector<char>>(bytes, bytes + entry.params_bytes);
     return enqueue(c->hStream, [=] { return run_kernel(shape, entry, params->data()); });

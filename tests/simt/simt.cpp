@@ -849,9 +849,13 @@ static bool run_some(std::vector<std::unique_ptr<Cluster>> &clusters) {
 static void run_grid(Launch &l) {
     const Shape &s = l.shape;
     uint64_t total = (uint64_t)s.grid.x / s.cluster * s.grid.y * s.grid.z;
+    uint64_t slice = s.ordered ? total / s.grid.z : total;
     std::vector<uint64_t> order(total);
     for (uint64_t i = 0; i < total; i++) order[i] = i;
-    for (uint64_t i = total; i > 1; i--) std::swap(order[i - 1], order[below(i)]);
+    for (uint64_t i = total; i > 1; i--) {
+        uint64_t first = (i - 1) / slice * slice;
+        std::swap(order[i - 1], order[first + below(i - first)]);
+    }
     uint64_t resident = s.resident ? s.resident : 1 + below(3), next = 0;
     std::vector<std::unique_ptr<Cluster>> clusters;
     while (next < total || !clusters.empty()) {

@@ -34,6 +34,7 @@ struct Shape {
     int dependent = 0;         /* 1: every block has to call grid_dependency_wait; 2: and the
                                 * launch before this one is the kernel it depends on */
     uint32_t resident = 0;     /* clusters that run at once; 0: the seed chooses, ~0u: all */
+    bool ordered = false;      /* blocks of a smaller z begin first, as on a GPU; else in any order */
 };
 
 #ifndef SIMT_KERNEL
