@@ -58,6 +58,20 @@
 #include "step/stages.cuh"
 #include "step/merge.cuh"
 
+/* A value that a row attends by one run, to the bit as merge_block. */
+CAIRN_INLINE float share_of(float v, float total) { return total != 0.0f ? add_f32(v, 0.0f) * (1.0f / total) : 0.0f; }
+
+/* The same of all rows and heads of a place that has one run, from what its warps left (merge_warps). */
+CAIRN_INLINE void send_single(const attend_place &at, uint8_t *layer, const f32x2 *totals, const unsigned char *parts,
+                              int step) {
+    const int heads = share_heads(at.share);
+    merge_warps(totals, parts, step, at.rows * heads, [&](int m, int d, f32x4 v, f32x2 sums) {
+        const int row = at.first + m / heads, head = first_head(at.share) + m % heads;
+        send_attended(layer, row, head, d, share_of(v.x, sums.y), share_of(v.y, sums.y));
+        send_attended(layer, row, head, d + 2, share_of(v.z, sums.y), share_of(v.w, sums.y));
+    });
+}
+
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);

@@ -152,7 +152,6 @@ CAIRN_KERNEL(step_attend_relay, THREADS, ATTEND_BLOCKS, step_params) {
         [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
             const int head = place.share * GROUP;
             const int part = part_at_run(run, place.first);
-            if (place.runs(p) == 1) return send_single(place, layer, totals, parts, step);
             merge_warps(totals, parts, step, GROUP, [&](int m, int d, f32x4 v, f32x2 sums) {
                 send(relayed_values(p, part, head + m) + d, v);
                 if (d > 0) return;
@@ -164,5 +163,5 @@ CAIRN_KERNEL(step_attend_relay, THREADS, ATTEND_BLOCKS, step_params) {
             });
         });
     const int merger = at.run + mergers - at.runs(p);
-    if (merger >= 0 && at.runs(p) > 1) merge_relayed(p, layer, at.first, at.share, at.runs(p), merger, mergers);
+    if (merger >= 0) merge_relayed(p, layer, at.first, at.share, at.runs(p), merger, mergers);
 }

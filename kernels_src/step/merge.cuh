@@ -174,20 +174,6 @@ CAIRN_INLINE void send_attended(uint8_t *layer, int row, int head, int d, float 
     send((uint32_t *)(layer + ATTENDED_AT + at * 2), pack_f16x2(x, y));
 }
 
-/* A value that a row attends by one run, to the bit as merge_block. */
-CAIRN_INLINE float share_of(float v, float total) { return total != 0.0f ? add_f32(v, 0.0f) * (1.0f / total) : 0.0f; }
-
-/* The same of all rows and heads of a place that has one run, from what its warps left (merge_warps). */
-CAIRN_INLINE void send_single(const attend_place &at, uint8_t *layer, const f32x2 *totals, const unsigned char *parts,
-                              int step) {
-    const int heads = share_heads(at.share);
-    merge_warps(totals, parts, step, at.rows * heads, [&](int m, int d, f32x4 v, f32x2 sums) {
-        const int row = at.first + m / heads, head = first_head(at.share) + m % heads;
-        send_attended(layer, row, head, d, share_of(v.x, sums.y), share_of(v.y, sums.y));
-        send_attended(layer, row, head, d + 2, share_of(v.z, sums.y), share_of(v.w, sums.y));
-    });
-}
-
 /* In the stage kernels, by the block that comes last of a group's: the heads of one share of the
  * rows [first, first + rows). runs(row) runs, from the group's run from(row) on. All threads. */
 template <class Runs, class From>
