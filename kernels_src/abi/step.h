@@ -21,7 +21,7 @@ enum {
     STEP_HEAD
 };
 enum {
-    STEP_TOKEN,       /* [row] token id; STEP_DRAWN: the one that the step before drew, see p.fault */
+    STEP_TOKEN,       /* [row] token id; STEP_DRAWN - i: the i-th that the step before drew, see p.fault */
     STEP_POSITION,    /* [row] position in its sequence */
     STEP_SEQUENCE,    /* [row] row of the page table */
     STEP_FIRST,       /* [row] the first row of the same sequence in this forward */

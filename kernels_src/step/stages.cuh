@@ -464,7 +464,7 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
     if (e >= 128) return;
     bool live = column < rows.count;
     int r = rows.first + (live ? column : 0), token = input_array(p, STEP_TOKEN)[r];
-    if (token == STEP_DRAWN) token = p.fault[STEP_SAMPLED_AT + r];
+    if (token <= STEP_DRAWN) token = p.fault[STEP_SAMPLED_AT + STEP_DRAWN - token];
     token = token < 0 || token >= VOCAB ? 0 : token;
     const float *own = OWN_ROWS ? own_embedding(p, r) : nullptr;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();

@@ -146,6 +146,16 @@ static void loop_take_fresh(cairn_session *s) {
 
 /* ---- a turn ---------------------------------------------------------------------------------- */
 
+/* Room for the session's tokens; where nobody misses the page also for the next one, whose step a device may begin
+ * before it is asked for. */
+static cairn_status loop_reserve(cairn_session *s) {
+    const bool goes_on = s->model->backend->poll && loop_decodes(s) && engine_room(s) > 1;
+    if (goes_on && engine_need_pages(s, s->count + 1, 0) > engine_need_pages(s, s->count, 0) &&
+        loop_fits(s, s->count + 1) && !engine_reserve(s, s->count + 1))
+        return CAIRN_OK;
+    return engine_reserve(s, s->count);
+}
+
 /* The session's part of the next forward, in `most` rows at most; false: it has none. */
 static bool loop_put(cairn_session *s, int most) {
     engine_scratch *x = s->model->scratch;
@@ -167,7 +177,7 @@ static bool loop_put(cairn_session *s, int most) {
     }
     status = CAIRN_POOL_FULL;
     if (!s->aside || loop_fits(s, s->count + 1)) {
-        if (!(status = engine_reserve(s, s->count))) {
+        if (!(status = loop_reserve(s))) {
             if (s->appending && loop_has_appended(s)) return loop_rest(s), false;
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
             else *part = engine_plan_step(s, engine_room(s), most);
@@ -311,6 +321,13 @@ static void loop_take_budget(cairn_model *m) {
     x->swap_from[x->swap.from_count++] = t->turn_end;
 }
 
+/* Sessions that have something to do. */
+static int loop_at_work(const cairn_model *m) {
+    int count = 0;
+    for (const cairn_session *s = m->sessions; s; s = s->next) count += loop_has_work(s);
+    return count;
+}
+
 /* Plans a forward from all requests; false: there is nothing to do, or blocking calls alone wait for
  * pages that idle sessions hold. */
 static bool loop_plan(cairn_model *m, double limit_us) {
@@ -326,6 +343,7 @@ static bool loop_plan(cairn_model *m, double limit_us) {
     while (!m->scratch->part_count && (loop_put_aside(m) || loop_take_idle(m)));
     TRACE_SHUT(dev, range, 0);
     if (!m->scratch->part_count) return false;
+    m->scratch->whole = m->scratch->part_count == loop_at_work(m);
     engine_take_off(m);
     if (m->scratch->profile)
         profile_add_phase(m->scratch->profile, PROFILE_PLAN, m->scratch->batch.row_count,

@@ -136,6 +136,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     sequence->bounded = s->bounded;
     sequence->stored = engine_whole_pages(s, s->cached);
     sequence->landmarks = landmarks_with(s->adapter);
+    sequence->continues = part->continues;
     if (part->sampled && part->kind == FORWARD_STEP && sequence->rule) engine_watch(s, sequence);
     part->tokens = scratch->sampled + *asks;
     if (part->logits) batch->logits = part->logits;
@@ -309,13 +310,11 @@ static void engine_learn_flight(engine_scratch *x, int64_t us) {
     if (!x->batch.prepared) engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)us);
 }
 
-/* All of what took off, in one go. A step of one session is followed by the next; of several that would be begun for
- * nothing whenever one of them ends, which costs more than it saves. */
+/* All of what took off, in one go. */
 static cairn_status engine_fly_through(cairn_model *m) {
     engine_scratch *x = m->scratch;
     const int64_t start = os_now_us();
     cairn_status status;
-    x->batch.continues = x->part_count == 1 && x->parts->continues && !x->profile;
     status = engine_run(m);
     x->flight_us = os_now_us() - start;
     if (x->flight_us < x->batch.took_us) x->flight_us = x->batch.took_us; /* most of it before the call */
@@ -386,6 +385,15 @@ static bool engine_is_soon_over(const cairn_model *m) {
     return m->runtime->config.slice_us == 0 && us > 0.0 && us < ENGINE_HEED_US;
 }
 
+/* Whether a forward like this one follows, but for sessions whose text ends: all that have something to do are in it,
+ * and say one token after the other; and may begin before it is asked for. */
+static bool engine_continues(const cairn_model *m) {
+    const engine_scratch *x = m->scratch;
+    for (int i = 0; i < x->part_count; i++)
+        if (!x->parts[i].plain) return false;
+    return x->whole && !x->profile && m->runtime->config.slice_us == 0;
+}
+
 /* Works on the forward in flight until it has landed (left is 0), its time is over, or one of its
  * sessions is cancelled: then it is given up. first: at least one part, whatever the time. */
 static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
@@ -396,6 +404,7 @@ static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
         x->begun = true;
         x->left = 0;
         x->batch.heat = profile_heat(x);
+        x->batch.continues = engine_continues(m);
         if (!m->backend->begin || (m->backend->poll && until_us == INT64_MAX && engine_is_soon_over(m)))
             return engine_fly_through(m);
         if ((status = engine_begin_flight(m))) return status;
@@ -681,7 +690,8 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
         return part;
     }
     if (left > 1) return engine_plan_chunk(s, s->count - 1, most);
-    part.continues = room > 1 && (s->options.plain || engine_config(s)->drafter == CAIRN_DRAFTER_NONE);
+    part.plain = s->options.plain || engine_config(s)->drafter == CAIRN_DRAFTER_NONE;
+    part.continues = part.plain && room > 1;
     if (s->options.plain) return part;
     if (engine_has_masks(s)) engine_draft_masks(s, &part, room, most);
     else part.drafts = engine_draft(s, room < most ? room : most);

@@ -177,7 +177,9 @@ typedef struct cuda_flight {
     step_part part;       /* rows 0: the next is to be made up */
     int layer;            /* of a prompt's: the next to be launched */
     bool launched;        /* all of it */
-    bool taken;           /* by the forward before, see cuda_next.c */
+    bool taken;           /* the forward before began it, see cuda_next.c: */
+    int told;             /* so many rows have results, */
+    int askers[STEP_STAGE_ROWS]; /* which are those of this wanted row of the part; -1: nobody asks for them */
     CUstream stream;
     int ahead;            /* layers that the device may not have come past */
     CUevent start, mark;  /* before and behind what was launched; made once */
@@ -191,9 +193,10 @@ typedef struct cuda_next {
     bool there;          /* it was launched, and nobody has asked for it yet */
     bool ruled;          /* it selects, by `rule` */
     forward_rule rule;
-    forward_row row;
-    forward_sequence sequence;
-    int slot;
+    int count;           /* rows, each of a sequence of its own, in a slot */
+    forward_row rows[STEP_STAGE_ROWS];
+    forward_sequence sequences[STEP_STAGE_ROWS];
+    int slots[STEP_STAGE_ROWS];
     CUevent ends[2];     /* behind it, by the half that it tells */
 } cuda_next;
 

@@ -1,35 +1,57 @@
-/* forward_cuda_next: the step after a step of a row alone, launched before the host knows its token: the row reads it
- * where the device drew it (STEP_DRAWN). From the end of a step to the next one's first kernel it is some 25 us by way
- * of the host, 5 % of a step of a 1B at 2K tokens; what the host does with a token then takes no time of the GPU's.
+/* forward_cuda_next: the step after a step, launched before the host knows the tokens of its rows: each row reads its
+ * own where the device drew it (STEP_DRAWN). From the end of a step to the next one's first kernel it is some 25 us by
+ * way of the host, 5 % of a step of a 1B at 2K tokens; what the host does with tokens then takes no time of the GPU's.
  *
- * A forward that asks for this very step, its token known by now, takes what is there. Any other runs behind it, on
- * the same stream: what was written for nothing lies at the position behind the row, where its sequence has nothing
- * yet. Rings of convolutions and latents have no such place, or memory of the host's that they read: models with
- * them go without. */
+ * A forward that asks for rows of this very step, their tokens known by now, takes what is there, and leaves the rows
+ * of sequences that have ended meanwhile. Any other runs behind it, on the same stream: what was written for nothing
+ * lies at the position behind a row, where its sequence has nothing yet. Rings of convolutions and latents have no
+ * such place, or memory of the host's that they read: models with them go without. */
 
 static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *part, bool first, bool all);
+static void cuda_note_runs(const forward_cuda_state *f, step_part *part, const forward_row *row);
 
 static void cuda_forget_next(forward_cuda_state *f) {
     f->dev->ahead -= f->next.there;
     f->next.there = false;
 }
 
-/* Whether the row that is asked for is the one that runs. */
-static bool cuda_is_next(const forward_cuda_state *f) {
+/* ---- who asks for it ------------------------------------------------------------------------- */
+
+/* Which row of the next step row r of the part is; -1: none. */
+static int cuda_find_begun(const forward_cuda_state *f, const step_part *part, int r) {
     const cuda_next *n = &f->next;
-    const step_part *part = &f->flight.part;
-    const forward_row *row = part->batch->rows, *own = &n->row;
-    if (!n->there || part->batch->row_count != 1 || f->slots[0] != n->slot || part->told ||
-        part->form.rule || !part->rule != !n->ruled || (n->ruled && !forward_rule_same(part->rule, &n->rule)))
-        return false;
-    return row->kind == FORWARD_STEP && row->token == f->host_words[STEP_SAMPLED_AT] && !row->own &&
-           !row->embedding && row->position == own->position && row->rope == own->rope &&
-           row->adapter == own->adapter && part->batch->sequences->stored == n->sequence.stored;
+    const int sequence = f->part_sequences[r];
+    const forward_row *row = &part->batch->rows[f->part_rows[r]], *own;
+    int at = 0;
+    while (at < n->count && n->slots[at] != f->slots[sequence]) at++;
+    if (at == n->count || row->kind != FORWARD_STEP || row->own || row->embedding) return -1;
+    own = &n->rows[at];
+    if (row->token != f->host_words[STEP_SAMPLED_AT + STEP_DRAWN - own->token] || row->position != own->position ||
+        row->rope != own->rope || row->adapter != own->adapter || ((row->logits || row->hidden) && at != r))
+        return -1;
+    return part->batch->sequences[sequence].stored == n->sequences[at].stored ? at : -1;
 }
 
-/* Whether the part is the step that was begun: then it is launched. */
+/* Whether all rows of the part are the next step's, each another: *x then says which. */
+static bool cuda_is_next(const forward_cuda_state *f, cuda_flight *x) {
+    const cuda_next *n = &f->next;
+    const step_part *part = &x->part;
+    if (!n->there || part->rows > n->count || part->logit_count != part->rows || part->told || part->form.rule ||
+        !part->rule != !n->ruled || (n->ruled && !forward_rule_same(part->rule, &n->rule)))
+        return false;
+    x->told = n->count;
+    memset(x->askers, 0xff, sizeof x->askers);
+    for (int r = 0; r < part->rows; r++) {
+        const int at = cuda_find_begun(f, part, r);
+        if (at < 0 || x->askers[at] >= 0) return false;
+        x->askers[at] = r;
+    }
+    return true;
+}
+
+/* Whether the part is of the step that was begun: then it is launched. */
 static bool cuda_take_next(forward_cuda_state *f) {
-    const bool there = cuda_is_next(f);
+    const bool there = cuda_is_next(f, &f->flight);
     cuda_forget_next(f);
     return there;
 }
@@ -40,6 +62,8 @@ static int64_t cuda_took_us(const forward_cuda_state *f) {
     return device_between(f->dev, f->come[!f->told], f->next.ends[f->told]);
 }
 
+/* ---- what is begun --------------------------------------------------------------------------- */
+
 /* Whether the pages of a sequence, of each group, have a place for the position. */
 static bool cuda_has_place(const forward_cuda_state *f, const page_tables *tables, int row, int position) {
     const window_state *windows = f->windows;
@@ -49,46 +73,82 @@ static bool cuda_has_place(const forward_cuda_state *f, const page_tables *table
     return g == f->groups->count && page < tables->pages[row];
 }
 
-/* Whether the step behind the one that was launched can be, as far as it alone says. */
-static bool cuda_can_go_on(const forward_cuda_state *f) {
-    const step_part *part = &f->flight.part;
-    const forward_batch *batch = part->batch;
-    const forward_row *row = batch->rows;
-    const forward_sequence *s = batch->sequences;
+/* Whether row r of the part, which was launched, can go on, as far as it alone says. */
+static bool cuda_can_go_on(const forward_cuda_state *f, const step_part *part, int r) {
+    const forward_row *row = &part->batch->rows[f->part_rows[r]];
+    const forward_sequence *s = &part->batch->sequences[f->part_sequences[r]];
     const int position = row->position + 1;
-    if (batch->row_count != 1 || !part->logit_count || row->logits || row->hidden || row->own || row->embedding ||
-        s->landmarks || s->chosen || batch->heat || part->form.rule || f->rings || f->latents.heads ||
+    if (s->rows != 1 || row->logits || row->hidden || row->own || row->embedding || s->landmarks || s->chosen ||
         (part->rule && position % f->page_size == 0)) /* its bounds are not stored yet */
         return false;
     return row->sample && sample_is_drawn(row->sample, f->shape->vocab) &&
-           cuda_has_place(f, batch->tables, s->table, position);
+           cuda_has_place(f, part->batch->tables, s->table, position);
 }
 
-/* The row and the sequence of the step behind that of the part. */
-static void cuda_set_next(forward_cuda_state *f, const step_part *part) {
+/* The row and the sequence of the step behind row r of the part, whose token is the i-th that was drawn. */
+static void cuda_add_next(forward_cuda_state *f, const step_part *part, int r, int i) {
     cuda_next *n = &f->next;
-    n->row = *part->batch->rows;
-    n->sequence = *part->batch->sequences;
-    n->row.token = STEP_DRAWN;
-    n->row.position++, n->row.rope++;
-    n->sequence.stored = n->row.position / f->page_size;
+    forward_row *row = &n->rows[n->count];
+    forward_sequence *s = &n->sequences[n->count];
+    *row = part->batch->rows[f->part_rows[r]];
+    *s = part->batch->sequences[f->part_sequences[r]];
+    row->token = STEP_DRAWN - i;
+    row->position++, row->rope++;
+    s->first = n->count;
+    s->stored = row->position / f->page_size;
+    n->slots[n->count++] = f->slots[f->part_sequences[r]];
+}
+
+/* The rows of the step behind the part that was launched; false: there are none, or one that the next forward will
+ * ask for cannot be among them. */
+static bool cuda_fill_next(forward_cuda_state *f) {
+    const cuda_flight *x = &f->flight;
+    const step_part *part = &x->part;
+    const forward_batch *batch = part->batch;
+    cuda_next *n = &f->next;
+    n->count = 0;
+    if (part->rows != batch->row_count || part->rows > STEP_STAGE_ROWS || part->logit_count != part->rows ||
+        batch->heat || part->form.rule || f->rings || f->latents.heads)
+        return false;
     n->ruled = part->rule != NULL;
     if (n->ruled) n->rule = *part->rule;
-    n->slot = f->slots[0];
+    for (int i = 0; i < cuda_told_rows(f, part); i++) {
+        const int r = x->taken ? x->askers[i] : i;
+        if (r < 0 || !batch->sequences[f->part_sequences[r]].continues) continue;
+        if (!cuda_can_go_on(f, part, r)) return false;
+        cuda_add_next(f, part, r, i);
+    }
+    return n->count > 0;
+}
+
+/* Launches it as a batch of its own, whose rows, sequences and slots stand in for the part's meanwhile; false: it could
+ * not be, or the exchange does not hold all its runs. */
+static bool cuda_launch_filled(forward_cuda_state *f, forward_batch *batch) {
+    cuda_next *n = &f->next;
+    step_part part = f->flight.part;
+    int32_t kept[3][STEP_STAGE_ROWS], *const held[3] = {f->part_rows, f->part_sequences, f->slots};
+    const size_t bytes = (size_t)n->count * sizeof **kept;
+    bool launched;
+    batch->rows = n->rows, batch->sequences = n->sequences;
+    batch->row_count = batch->sequence_count = n->count;
+    part.batch = batch, part.rows = part.logit_count = n->count;
+    part.runs = 0;
+    for (int r = 0; r < n->count; r++) cuda_note_runs(f, &part, &n->rows[r]);
+    if ((int64_t)part.runs * n->count > f->stage_parts) return false;
+    for (int i = 0; i < 3; i++) memcpy(kept[i], held[i], bytes);
+    for (int r = 0; r < n->count; r++) f->part_rows[r] = f->part_sequences[r] = r, f->slots[r] = n->slots[r];
+    launched = !cuda_launch_steps(f, &part, true, true);
+    for (int i = 0; i < 3; i++) memcpy(held[i], kept[i], bytes);
+    return launched;
 }
 
 /* Behind the step that was launched, and the mark of what it tells: the next one. Where it cannot be
  * the next forward computes it, and tells why if it cannot either. */
 static void cuda_launch_next(forward_cuda_state *f) {
     cuda_next *n = &f->next;
-    step_part part = f->flight.part;
-    forward_batch batch = *part.batch;
-    if (!cuda_can_go_on(f)) return;
-    cuda_set_next(f, &part);
-    batch.rows = &n->row, batch.sequences = &n->sequence;
-    part.batch = &batch;
-    part.runs = cuda_most_runs(f, part.rule, n->row.position);
-    n->there = !cuda_launch_steps(f, &part, true, true) && !device_mark(f->dev, &n->ends[f->tells]);
+    forward_batch batch = *f->flight.part.batch;
+    if (!cuda_fill_next(f)) return;
+    n->there = cuda_launch_filled(f, &batch) && !device_mark(f->dev, &n->ends[f->tells]);
     f->dev->ahead += n->there;
     f->flight.part.batch->prepared |= batch.prepared; /* of the call that it was begun in */
     if (!n->there) f->dev->base->error[0] = '\0';

@@ -64,19 +64,30 @@ static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_par
     return status;
 }
 
+/* How many rows of results a part leaves; which row of the batch the i-th is of, -1: nobody asks for it. */
+static int cuda_told_rows(const forward_cuda_state *f, const step_part *part) {
+    return f->flight.taken ? f->flight.told : part->logit_count;
+}
+static int cuda_asker(const forward_cuda_state *f, const step_part *part, int i) {
+    const int wanted = f->flight.taken ? f->flight.askers[i] : i;
+    return wanted < 0 ? -1 : cuda_wanted(f, part, wanted);
+}
+
 /* Behind a part: the draws of its wanted rows that the device makes, and drafts. */
 static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *part) {
     const cuda_ahead ahead = cuda_plan_ahead(f, part);
+    const int rows = cuda_told_rows(f, part);
     bool any = false, draws = false;
     cairn_status status;
     f->told = f->tells;
-    for (int i = 0; i < part->logit_count; i++) {
-        f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
+    for (int i = 0; i < rows; i++) {
+        const int at = cuda_asker(f, part, i);
+        f->asks[i] = at < 0 ? NULL : part->batch->rows[at].sample;
         any = any || f->asks[i];
         draws = draws || (f->asks[i] && !sample_takes_best(f->asks[i], f->shape->vocab));
     }
     if (!any) return CAIRN_OK;
-    status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks, part->logit_count, f->sampled);
+    status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks, rows, f->sampled);
     if (status || f->ahead_count) return status;
     if (ahead.masks && (status = cuda_begin_drafts(f, &ahead))) return status;
     return draws || ahead.masks ? cuda_tell(f, f->lane) : CAIRN_OK;
@@ -90,16 +101,17 @@ static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *p
 /* Logits, tokens and faults of a part that was launched. [blocks] until the device is done with it */
 static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
+    const int rows = cuda_told_rows(f, part);
     bool any = false;
     cairn_status status;
     if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
-    for (int i = 0; i < part->logit_count; i++) any = any || f->asks[i];
+    for (int i = 0; i < rows; i++) any = any || f->asks[i];
     if ((status = cuda_download_logits(f, part)) || (status = cuda_download_words(f, part)) ||
         (status = cuda_tell_chosen(f, part)) || !any)
         return status;
-    status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
-    for (int i = 0; i < part->logit_count && !status; i++)
-        if (f->asks[i]) part->batch->sampled[f->ask_index[cuda_wanted(f, part, i)]] = tokens[i];
+    status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, rows, tokens);
+    for (int i = 0; i < rows && !status; i++)
+        if (f->asks[i]) part->batch->sampled[f->ask_index[cuda_asker(f, part, i)]] = tokens[i];
     return status;
 }
 

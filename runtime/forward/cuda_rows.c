@@ -22,8 +22,10 @@ static void cuda_forget_next(forward_cuda_state *f);
 /* Pages [first, end) of a slot change, of the group that has all or one with a window, whose first pages go
  * when no row sees them any more. */
 static void cuda_note_pages(forward_cuda_state *f, int slot, int first, int end, bool all) {
-    const int page = f->next.row.position / f->page_size;
-    if (slot == f->next.slot && first <= page && (all || end > page)) cuda_forget_next(f);
+    for (int i = 0; i < f->next.count && f->next.there; i++) {
+        const int page = f->next.rows[i].position / f->page_size;
+        if (slot == f->next.slots[i] && first <= page && (all || end > page)) cuda_forget_next(f);
+    }
 }
 
 /* What of a row the device does not have yet, of the group that `to` is the table of. */

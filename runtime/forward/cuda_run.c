@@ -39,13 +39,18 @@ static bool cuda_want_row(forward_cuda_state *f, step_part *part) {
     return true;
 }
 
+/* A part's row has so many runs. */
+static void cuda_note_runs(const forward_cuda_state *f, step_part *part, const forward_row *row) {
+    const int runs = cuda_most_runs(f, part->rule, row->position);
+    if (runs > part->runs) part->runs = runs;
+}
+
 /* Adds sequence i's next row to the part; false: there is no room for its logits. */
 static bool cuda_add_row(forward_cuda_state *f, step_part *part, int i) {
     int at = part->batch->sequences[i].first + f->done[i];
     const forward_row *row = &part->batch->rows[at];
     if ((row->logits || row->sample) && !cuda_want_row(f, part)) return false;
-    if (cuda_most_runs(f, part->rule, row->position) > part->runs)
-        part->runs = cuda_most_runs(f, part->rule, row->position);
+    cuda_note_runs(f, part, row);
     f->part_rows[part->rows] = at;
     f->part_sequences[part->rows++] = i;
     f->done[i]++;
@@ -131,11 +136,10 @@ static bool cuda_is_sparse(const forward_cuda_state *f, const forward_batch *bat
 
 /* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its runs. */
 static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, int i) {
-    int at = part->batch->sequences[i].first + f->done[i];
-    int runs = cuda_most_runs(f, part->rule, part->batch->rows[at].position);
-    if (runs < part->runs) runs = part->runs;
-    return !part->rows || (part->rows < STEP_STAGE_ROWS &&
-                           (int64_t)runs * (part->rows + 1) <= f->stage_parts);
+    step_part more = *part;
+    if (!part->rows) return true;
+    cuda_note_runs(f, &more, &part->batch->rows[part->batch->sequences[i].first + f->done[i]]);
+    return part->rows < STEP_STAGE_ROWS && (int64_t)more.runs * (part->rows + 1) <= f->stage_parts;
 }
 
 /* ---- the forward that was begun -------------------------------------------------------------- */
@@ -239,9 +243,12 @@ static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
              : steps  ? cuda_launch_steps(f, &x->part, !x->begun, all)
                       : cuda_run_prompt(f, &x->part, layers);
     if (steps) x->launched = true;
-    if (status || !x->launched || (status = cuda_begin_results(f, &x->part))) return status;
-    if (x->batch->continues) cuda_launch_next(f);
-    return CAIRN_OK;
+    return status || !x->launched ? status : cuda_begin_results(f, &x->part);
+}
+
+/* Behind the mark that says that the part has run. */
+static void cuda_go_further(forward_cuda_state *f) {
+    if (f->flight.launched && f->flight.batch->continues) cuda_launch_next(f);
 }
 
 /* What the part left. [blocks] until the device is done with it */
@@ -249,7 +256,7 @@ static cairn_status cuda_land_part(forward_cuda_state *f) {
     cuda_flight *x = &f->flight;
     cairn_status status = cuda_download_hidden(f, &x->part);
     if (!status) status = cuda_results(f, &x->part);
-    if (!status && x->taken) x->batch->took_us = cuda_took_us(f);
+    if (!status && x->taken) x->took_us = x->batch->took_us = cuda_took_us(f);
     x->begun = true;
     x->serves = x->at < x->end;
     if (!status && !x->serves && x->kind == FORWARD_STEP) status = cuda_take_pages(f, &x->part);
@@ -311,8 +318,11 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     bool done = batch->row_count == 0;
     cairn_status status = forward_cuda_begin(model, kv, batch);
-    while (!status && !done)
-        if (!(status = cuda_go_on(f, f->shape->layers, &done)) && !done) status = cuda_land_part(f);
+    while (!status && !done) {
+        if ((status = cuda_go_on(f, f->shape->layers, &done)) || done) return status;
+        cuda_go_further(f);
+        status = cuda_land_part(f);
+    }
     return status;
 }
 
@@ -343,7 +353,7 @@ static cairn_status cuda_poll(forward_cuda_state *f, int layers, int64_t until_u
         if (status || *done) return status;
         x->ahead += STEP_POLL_LAYERS;
         x->marked = x->launched || x->ahead >= layers;
-        if (x->marked) status = device_mark(f->dev, &x->mark);
+        if (x->marked && !(status = device_mark(f->dev, &x->mark))) cuda_go_further(f);
     } while (!status && os_now_us() < until_us);
     return status;
 }

@@ -52,6 +52,7 @@ typedef struct forward_sequence {
     int32_t *chosen; /* NULL, or out [layers, kv_heads, chosen_step], all -1 before: of the first row, if
                         it is a step's, how many pages it chose and which; -1 where it attends all */
     int chosen_step;
+    bool continues; /* see forward_batch */
     int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
                            layers and KV heads */
 } forward_sequence;
@@ -64,8 +65,9 @@ typedef struct forward_batch {
     float *logits;    /* host [rows that want them, vocab], in their order */
     float *hidden;    /* host [rows with `hidden`, hidden], in their order */
     bool drafts;      /* `hidden` is for `draft` alone: a backend may keep it on its side */
-    bool continues;   /* the next forward is likely to be of the same sequences, each with the token drawn here: a
-                         backend may begin it. What it writes lies at and behind that row's position */
+    bool continues;   /* the next forward is likely to be of those sequences that continue, but for some whose text
+                         ends, each with the token drawn here: a backend may begin it. What it writes lies at and
+                         behind that row's position */
     int64_t took_us;  /* out: what the device took, where it had begun before the call; else 0 */
     bool prepared;    /* out: something was made ready that later forwards find: what this one took says
                          nothing of them */

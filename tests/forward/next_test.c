@@ -44,6 +44,11 @@ typedef struct deed {
 
 /* ---- the two runtimes ------------------------------------------------------------------------ */
 
+static cairn_status open_sessions(rig *g) {
+    const cairn_status status = cairn_session_open(g->m, &g->s);
+    return status ? status : cairn_session_open(g->m, &g->other);
+}
+
 static bool open_rig(rig *g, bool begins, int config) {
     cairn_config c;
     memset(g, 0, sizeof *g);
@@ -58,8 +63,7 @@ static bool open_rig(rig *g, bool begins, int config) {
     g->rt = open_runtime_on(&c, "steps that are begun");
     if (!g->rt) return false;
     g->status = cairn_load_model(g->rt, path, &g->m);
-    if (!g->status) g->status = cairn_session_open(g->m, &g->s);
-    if (!g->status) g->status = cairn_session_open(g->m, &g->other);
+    if (!g->status) g->status = open_sessions(g);
     if (!g->status) g->status = cairn_stream_new(g->rt, &g->stream);
     return tap_ok(!g->status, "%s: a model is open: %s", where, cairn_last_error(g->rt));
 }
@@ -222,6 +226,74 @@ static void test_streams(rig *a, rig *b) {
     tap_ok(fine && waited > 0, "%s: a stream is waited for %d times before another is set", where, waited);
 }
 
+/* ---- several sessions ------------------------------------------------------------------------ */
+
+enum { MANY = 3 };
+
+/* Sessions of a rig that say texts of several lengths; the steps that were taken, and those of them that some of the
+ * sessions had ended before. */
+typedef struct crowd {
+    cairn_session *s[MANY];
+    int lengths[MANY];
+    int taken, taken_late;
+    cairn_status status;
+} crowd;
+
+static void gather_crowd(rig *g, crowd *c, uint64_t seed) {
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < MANY && !c->status; i++) {
+        const int32_t ids[] = {8, 9 + i, 10, (int32_t)(11 + seed % 5), 12};
+        const cairn_sampling sampling = {.top_p = 1, .temperature = i ? 2.0f : 0.0f, .seed = (int64_t)seed + i};
+        const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = c->lengths[i] = 6 + 8 * i,
+                                          .sampling = &sampling, .stop_count = -1};
+        c->status = cairn_session_open(g->m, &c->s[i]);
+        if (!c->status) c->status = cairn_append_ids(c->s[i], ids, 2 + i);
+        if (!c->status) c->status = cairn_generate_submit(c->s[i], "", &o);
+    }
+}
+
+/* A call a forward at most: of one that is taken another is begun. */
+static void step_crowd(rig *g, crowd *c) {
+    const forward_cuda_state *f = state_of(g);
+    int pending = MANY;
+    for (int turns = 0; pending && turns < 10000 && !c->status; turns++) {
+        const bool there = f->next.there;
+        const int tells = f->tells, rows = f->next.count;
+        hurry(g);
+        c->status = cairn_step(g->m, 0, &pending);
+        if (!there || !f->next.there || f->tells == tells) continue;
+        c->taken++;
+        c->taken_late += f->next.count < MANY || rows < MANY;
+    }
+    if (pending && !c->status) c->status = CAIRN_BUSY;
+}
+
+/* Steps of several sessions are begun, too, and go on when some of these have ended. */
+static void test_many(rig *a, rig *b) {
+    crowd with, without;
+    bool same = true;
+    cairn_session_close(a->other), cairn_session_close(b->other), a->other = b->other = NULL;
+    cairn_session_close(a->s), cairn_session_close(b->s), a->s = b->s = NULL;
+    const uint64_t seeds = is_emulated(CAIRN_BACKEND_CUDA) ? 1 : 3;
+    for (uint64_t seed = 1; seed <= seeds && same; seed++) {
+        gather_crowd(a, &with, seed), gather_crowd(b, &without, seed);
+        if (!with.status) step_crowd(a, &with);
+        if (!without.status) step_crowd(b, &without);
+        for (int i = 0; i < MANY; i++) {
+            int count = 0, others = 1;
+            const int32_t *ids = with.s[i] ? cairn_session_ids(with.s[i], &count) : NULL;
+            const int32_t *more = without.s[i] ? cairn_session_ids(without.s[i], &others) : NULL;
+            same = same && count == others && !memcmp(ids, more, (size_t)count * sizeof *ids);
+            cairn_session_close(with.s[i]), cairn_session_close(without.s[i]);
+        }
+        tap_ok(same && !with.status && !without.status, "%s: several sessions say what they say without: %s; %s",
+               where, cairn_last_error(a->rt), cairn_last_error(b->rt));
+        tap_ok(with.taken > 3 && with.taken_late > 0 && !without.taken,
+               "%s: of their steps %d are taken, %d of them once some have ended", where, with.taken, with.taken_late);
+    }
+    tap_ok(!open_sessions(a) && !open_sessions(b), "%s: sessions are open again", where);
+}
+
 /* ---- a driver that refuses ------------------------------------------------------------------- */
 
 static CUresult(*launch_graph)(CUgraphExec, CUstream);
@@ -259,6 +331,7 @@ static void test_config(int config) {
     if (!is_wanted("CAIRN_TEST_ROUTE", where)) return;
     if (!open_rig(&a, true, config)) return;
     if (open_rig(&b, false, config)) {
+        test_many(&a, &b);
         test_deeds(&a, &b, is_emulated(CAIRN_BACKEND_CUDA) ? 24 : 600);
         test_taken(&a, &b);
         test_streams(&a, &b);
