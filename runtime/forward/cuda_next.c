@@ -73,16 +73,20 @@ static bool cuda_has_place(const forward_cuda_state *f, const page_tables *table
     return g == f->groups->count && page < tables->pages[row];
 }
 
-/* Whether row r of the part, which was launched, can go on, as far as it alone says. */
-static bool cuda_can_go_on(const forward_cuda_state *f, const step_part *part, int r) {
+/* Whether row r of the part, which was launched, leaves nothing but a token, so that the next step may write over
+ * all else before the host has seen it. */
+static bool cuda_leaves_token(const forward_cuda_state *f, const step_part *part, int r) {
     const forward_row *row = &part->batch->rows[f->part_rows[r]];
     const forward_sequence *s = &part->batch->sequences[f->part_sequences[r]];
-    const int position = row->position + 1;
-    if (s->rows != 1 || row->logits || row->hidden || row->own || row->embedding || s->landmarks || s->chosen ||
-        (part->rule && position % f->page_size == 0)) /* its bounds are not stored yet */
-        return false;
-    return row->sample && sample_is_drawn(row->sample, f->shape->vocab) &&
-           cuda_has_place(f, part->batch->tables, s->table, position);
+    return s->rows == 1 && !row->logits && !row->hidden && !row->own && !row->embedding && !s->landmarks &&
+           !s->chosen && row->sample && sample_is_drawn(row->sample, f->shape->vocab);
+}
+
+/* Whether the one behind it has a place, and, where it selects, the bounds of all pages before its own. */
+static bool cuda_can_go_on(const forward_cuda_state *f, const step_part *part, int r) {
+    const int position = part->batch->rows[f->part_rows[r]].position + 1;
+    return !(part->rule && position % f->page_size == 0) &&
+           cuda_has_place(f, part->batch->tables, part->batch->sequences[f->part_sequences[r]].table, position);
 }
 
 /* The row and the sequence of the step behind row r of the part, whose token is the i-th that was drawn. */
@@ -114,7 +118,9 @@ static bool cuda_fill_next(forward_cuda_state *f) {
     if (n->ruled) n->rule = *part->rule;
     for (int i = 0; i < cuda_told_rows(f, part); i++) {
         const int r = x->taken ? x->askers[i] : i;
-        if (r < 0 || !batch->sequences[f->part_sequences[r]].continues) continue;
+        if (r < 0) continue;
+        if (!cuda_leaves_token(f, part, r)) return false;
+        if (!batch->sequences[f->part_sequences[r]].continues) continue;
         if (!cuda_can_go_on(f, part, r)) return false;
         cuda_add_next(f, part, r, i);
     }
