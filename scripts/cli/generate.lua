@@ -78,19 +78,20 @@ function Run:ids_of(prompt)
   return ids
 end
 
--- Ctrl-C that came while no session could be cancelled.
+-- Ctrl-C that came while no session could be cancelled, or just before a call that then ran.
 local function heed_interrupt()
   if host.interrupted() then error("cancelled (CAIRN_CANCELLED)", 0) end
 end
 
--- Processes a prompt; on a terminal a long one shows how far it is.
+-- Processes a prompt, so many tokens at a time that Ctrl-C is heeded soon; on a terminal a long one shows how far
+-- it is.
 function Run:append(prompt)
   local ids, size = self:ids_of(prompt), self.rt:config().prefill_chunk
   local shows = host.is_terminal "stderr" and #ids > 2 * size
-  for at = 1, #ids, shows and size or math.max(#ids, 1) do
+  for at = 1, #ids, size do
     if shows then io.stderr:write(("\rprompt: %d of %d tokens"):format(at - 1, #ids)) end
     heed_interrupt()
-    self.session:append(table.move(ids, at, shows and math.min(at + size - 1, #ids) or #ids, 1, {}))
+    self.session:append(table.move(ids, at, math.min(at + size - 1, #ids), 1, {}))
   end
   if shows then io.stderr:write "\r\27[K" end
   self.prompt_tokens = #ids
@@ -105,6 +106,7 @@ function Run:generate(piece, between)
   for text in pieces do
     self.parts[#self.parts + 1] = text
     piece(text)
+    heed_interrupt()
     if between and between() then break end
   end
   self:add_stats()
