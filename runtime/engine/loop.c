@@ -321,11 +321,14 @@ static void loop_take_budget(cairn_model *m) {
     x->swap_from[x->swap.from_count++] = t->turn_end;
 }
 
-/* Sessions that have something to do. */
-static int loop_at_work(const cairn_model *m) {
-    int count = 0;
-    for (const cairn_session *s = m->sessions; s; s = s->next) count += loop_has_work(s);
-    return count;
+/* Whether a forward like the planned one follows, but for sessions whose text ends, and may begin before it is asked
+ * for: all that have something to do are in it, and say one token after the other. */
+static bool loop_continues(const cairn_model *m) {
+    const engine_scratch *x = m->scratch;
+    int says = 0, at_work = 0;
+    for (int i = 0; i < x->part_count; i++) says += x->parts[i].says > 0;
+    for (const cairn_session *s = m->sessions; s; s = s->next) at_work += loop_has_work(s);
+    return says == x->part_count && says == at_work && !x->profile && m->runtime->config.slice_us == 0;
 }
 
 /* Plans a forward from all requests; false: there is nothing to do, or blocking calls alone wait for
@@ -343,8 +346,8 @@ static bool loop_plan(cairn_model *m, double limit_us) {
     while (!m->scratch->part_count && (loop_put_aside(m) || loop_take_idle(m)));
     TRACE_SHUT(dev, range, 0);
     if (!m->scratch->part_count) return false;
-    m->scratch->whole = m->scratch->part_count == loop_at_work(m);
     engine_take_off(m);
+    m->scratch->batch.continues = loop_continues(m);
     if (m->scratch->profile)
         profile_add_phase(m->scratch->profile, PROFILE_PLAN, m->scratch->batch.row_count,
                           os_now_us() - start);

@@ -136,7 +136,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     sequence->bounded = s->bounded;
     sequence->stored = engine_whole_pages(s, s->cached);
     sequence->landmarks = landmarks_with(s->adapter);
-    sequence->continues = part->continues;
+    sequence->continues = part->says > 1;
     if (part->sampled && part->kind == FORWARD_STEP && sequence->rule) engine_watch(s, sequence);
     part->tokens = scratch->sampled + *asks;
     if (part->logits) batch->logits = part->logits;
@@ -385,15 +385,6 @@ static bool engine_is_soon_over(const cairn_model *m) {
     return m->runtime->config.slice_us == 0 && us > 0.0 && us < ENGINE_HEED_US;
 }
 
-/* Whether a forward like this one follows, but for sessions whose text ends: all that have something to do are in it,
- * and say one token after the other; and may begin before it is asked for. */
-static bool engine_continues(const cairn_model *m) {
-    const engine_scratch *x = m->scratch;
-    for (int i = 0; i < x->part_count; i++)
-        if (!x->parts[i].plain) return false;
-    return x->whole && !x->profile && m->runtime->config.slice_us == 0;
-}
-
 /* Works on the forward in flight until it has landed (left is 0), its time is over, or one of its
  * sessions is cancelled: then it is given up. first: at least one part, whatever the time. */
 static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
@@ -404,7 +395,6 @@ static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
         x->begun = true;
         x->left = 0;
         x->batch.heat = profile_heat(x);
-        x->batch.continues = engine_continues(m);
         if (!m->backend->begin || (m->backend->poll && until_us == INT64_MAX && engine_is_soon_over(m)))
             return engine_fly_through(m);
         if ((status = engine_begin_flight(m))) return status;
@@ -690,8 +680,7 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
         return part;
     }
     if (left > 1) return engine_plan_chunk(s, s->count - 1, most);
-    part.plain = s->options.plain || engine_config(s)->drafter == CAIRN_DRAFTER_NONE;
-    part.continues = part.plain && room > 1;
+    if (s->options.plain || engine_config(s)->drafter == CAIRN_DRAFTER_NONE) part.says = room;
     if (s->options.plain) return part;
     if (engine_has_masks(s)) engine_draft_masks(s, &part, room, most);
     else part.drafts = engine_draft(s, room < most ? room : most);

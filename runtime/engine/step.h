@@ -28,8 +28,7 @@ typedef struct engine_part {
     int masks;   /* rows of mask tokens behind each of the sampled ones: they draft what follows; their
                     hidden rows come to `hidden` */
     int short_by; /* fewer of them behind the last */
-    bool plain;     /* a step without drafts, */
-    bool continues; /* and one like it follows unless the text ends */
+    int says;     /* tokens that its session may still say by steps without drafts, one each; 0: not by such */
     bool chained; /* the drafts were drawn, and may be verified by what from */
     float *hidden;
     float *target; /* [sampled, vocab] logits, where the drafts are verified by what they were drawn from;
@@ -65,7 +64,6 @@ typedef struct engine_scratch {
     int hidden_rows;             /* of `hidden`, so far */
     engine_part *parts;          /* [sequences] */
     int part_count, draws;
-    bool whole;                  /* they are of all sessions that have something to do */
     bool begun;                  /* by the backend */
     int total, left;             /* its parts then, and how many of them are left */
     forward_batch batch;

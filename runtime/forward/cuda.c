@@ -143,19 +143,28 @@ typedef struct cuda_form {
     bool steps;     /* not a prompt's: what they read and choose is told */
 } cuda_form;
 
-/* Rows of a batch that one run of kernels serves: f->part_rows and, beside them, the sequences they
- * are of; those of one sequence follow one another. */
+/* Rows of a batch that one run of kernels serves; those of one sequence follow one another. */
 typedef struct step_part {
     forward_batch *batch;
+    int32_t *at, *sequences;  /* [rows] which of the batch's rows and sequences each is, and is of */
+    const int32_t *slots;     /* of the batch's sequences */
     const forward_rule *rule; /* NULL: all rows attend all */
     cuda_form form;           /* of its layers that select; rule NULL: the plain one */
-    bool told;                /* somebody asks what its rows choose in the plain one */
+    bool watched;             /* somebody asks what its rows choose in the plain one */
     bool joined;              /* of several sequences' prompts */
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on; where they
                                      are joined those that are wanted, f->wanted */
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
 } step_part;
+
+/* Row r of a part; its sequence. */
+static const forward_row *cuda_part_row(const step_part *part, int r) {
+    return &part->batch->rows[part->at[r]];
+}
+static const forward_sequence *cuda_part_sequence(const step_part *part, int r) {
+    return &part->batch->sequences[part->sequences[r]];
+}
 
 /* Kernels of the stages that are programs of their own: of steps of many rows, of a row alone by clusters of blocks and
  * by relay (cuda_chain.c), of a row alone that selects (cuda_select.c). */
@@ -178,7 +187,7 @@ typedef struct cuda_flight {
     int layer;            /* of a prompt's: the next to be launched */
     bool launched;        /* all of it */
     bool taken;           /* the forward before began it, see cuda_next.c: */
-    int told;             /* so many rows have results, */
+    int result_rows;      /* so many rows have results, */
     int askers[STEP_STAGE_ROWS]; /* which are those of this wanted row of the part; -1: nobody asks for them */
     CUstream stream;
     int ahead;            /* layers that the device may not have come past */
@@ -196,7 +205,7 @@ typedef struct cuda_next {
     int count;           /* rows, each of a sequence of its own, in a slot */
     forward_row rows[STEP_STAGE_ROWS];
     forward_sequence sequences[STEP_STAGE_ROWS];
-    int slots[STEP_STAGE_ROWS];
+    int32_t slots[STEP_STAGE_ROWS];
     CUevent ends[2];     /* behind it, by the half that it tells */
 } cuda_next;
 
@@ -328,7 +337,7 @@ typedef struct forward_cuda_state {
     int32_t *slots;      /* [table_rows] of this forward's sequences */
     int32_t *done;       /* [table_rows] of this forward's sequences: rows that were served */
     int32_t *stepped;    /* [table_rows] of this forward's sequences: rows in the run of steps */
-    int32_t *part_rows, *part_sequences;  /* [max_rows] of the part that is served */
+    int32_t *part_rows, *part_sequences; /* [max_rows] of the part that is served */
     int32_t *ask_index, *logit_index, *hidden_index; /* [max_rows] of this forward's rows: where
                                                         results go */
     const sample_ask *asks[STEP_STAGE_ROWS]; /* of the part's wanted rows, NULL: not sampled */

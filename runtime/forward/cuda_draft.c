@@ -129,12 +129,11 @@ static cairn_status cuda_begin_draft_flow(const forward_cuda_state *f) {
 
 /* The adapter whose tiles serve the part: its rows that have one have one and the same, by which they
  * draft, as the last does; or NULL. */
-static const cairn_adapter *cuda_wide_adapter(const forward_cuda_state *f, const forward_batch *batch,
-                                              int rows) {
-    const cairn_adapter *a = rows ? batch->rows[f->part_rows[rows - 1]].adapter : NULL;
+static const cairn_adapter *cuda_wide_adapter(const forward_cuda_state *f, const step_part *part) {
+    const cairn_adapter *a = part->rows ? cuda_part_row(part, part->rows - 1)->adapter : NULL;
     if (!f->has_wide || !a || !cuda_is_wide(f, a)) return NULL;
-    for (int r = 0; r < rows; r++) {
-        const cairn_adapter *own = batch->rows[f->part_rows[r]].adapter;
+    for (int r = 0; r < part->rows; r++) {
+        const cairn_adapter *own = cuda_part_row(part, r)->adapter;
         if (own && own != a) return NULL;
     }
     return a;

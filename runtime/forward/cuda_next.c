@@ -8,7 +8,9 @@
  * such place, or memory of the host's that they read: models with them go without. */
 
 static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *part, bool first, bool all);
-static void cuda_note_runs(const forward_cuda_state *f, step_part *part, const forward_row *row);
+static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, const forward_row *row);
+static bool cuda_add_row(forward_cuda_state *f, step_part *part, int at, int i);
+static void cuda_empty_part(step_part *part);
 
 static void cuda_forget_next(forward_cuda_state *f) {
     f->dev->ahead -= f->next.there;
@@ -20,26 +22,26 @@ static void cuda_forget_next(forward_cuda_state *f) {
 /* Which row of the next step row r of the part is; -1: none. */
 static int cuda_find_begun(const forward_cuda_state *f, const step_part *part, int r) {
     const cuda_next *n = &f->next;
-    const int sequence = f->part_sequences[r];
-    const forward_row *row = &part->batch->rows[f->part_rows[r]], *own;
+    const forward_row *row = cuda_part_row(part, r), *own;
     int at = 0;
-    while (at < n->count && n->slots[at] != f->slots[sequence]) at++;
+    while (at < n->count && n->slots[at] != part->slots[part->sequences[r]]) at++;
     if (at == n->count || row->kind != FORWARD_STEP || row->own || row->embedding) return -1;
     own = &n->rows[at];
     if (row->token != f->host_words[STEP_SAMPLED_AT + STEP_DRAWN - own->token] || row->position != own->position ||
         row->rope != own->rope || row->adapter != own->adapter || ((row->logits || row->hidden) && at != r))
         return -1;
-    return part->batch->sequences[sequence].stored == n->sequences[at].stored ? at : -1;
+    return cuda_part_sequence(part, r)->stored == n->sequences[at].stored ? at : -1;
 }
 
 /* Whether all rows of the part are the next step's, each another: *x then says which. */
 static bool cuda_is_next(const forward_cuda_state *f, cuda_flight *x) {
     const cuda_next *n = &f->next;
     const step_part *part = &x->part;
-    if (!n->there || part->rows > n->count || part->logit_count != part->rows || part->told || part->form.rule ||
+    if (!n->there || part->rows > n->count || part->logit_count != part->rows || part->watched ||
+        part->form.rule ||
         !part->rule != !n->ruled || (n->ruled && !forward_rule_same(part->rule, &n->rule)))
         return false;
-    x->told = n->count;
+    x->result_rows = n->count;
     memset(x->askers, 0xff, sizeof x->askers);
     for (int r = 0; r < part->rows; r++) {
         const int at = cuda_find_begun(f, part, r);
@@ -76,17 +78,17 @@ static bool cuda_has_place(const forward_cuda_state *f, const page_tables *table
 /* Whether row r of the part, which was launched, leaves nothing but a token, so that the next step may write over
  * all else before the host has seen it. */
 static bool cuda_leaves_token(const forward_cuda_state *f, const step_part *part, int r) {
-    const forward_row *row = &part->batch->rows[f->part_rows[r]];
-    const forward_sequence *s = &part->batch->sequences[f->part_sequences[r]];
+    const forward_row *row = cuda_part_row(part, r);
+    const forward_sequence *s = cuda_part_sequence(part, r);
     return s->rows == 1 && !row->logits && !row->hidden && !row->own && !row->embedding && !s->landmarks &&
            !s->chosen && row->sample && sample_is_drawn(row->sample, f->shape->vocab);
 }
 
 /* Whether the one behind it has a place, and, where it selects, the bounds of all pages before its own. */
 static bool cuda_can_go_on(const forward_cuda_state *f, const step_part *part, int r) {
-    const int position = part->batch->rows[f->part_rows[r]].position + 1;
+    const int position = cuda_part_row(part, r)->position + 1;
     return !(part->rule && position % f->page_size == 0) &&
-           cuda_has_place(f, part->batch->tables, part->batch->sequences[f->part_sequences[r]].table, position);
+           cuda_has_place(f, part->batch->tables, cuda_part_sequence(part, r)->table, position);
 }
 
 /* The row and the sequence of the step behind row r of the part, whose token is the i-th that was drawn. */
@@ -94,13 +96,13 @@ static void cuda_add_next(forward_cuda_state *f, const step_part *part, int r, i
     cuda_next *n = &f->next;
     forward_row *row = &n->rows[n->count];
     forward_sequence *s = &n->sequences[n->count];
-    *row = part->batch->rows[f->part_rows[r]];
-    *s = part->batch->sequences[f->part_sequences[r]];
+    *row = *cuda_part_row(part, r);
+    *s = *cuda_part_sequence(part, r);
     row->token = STEP_DRAWN - i;
     row->position++, row->rope++;
     s->first = n->count;
     s->stored = row->position / f->page_size;
-    n->slots[n->count++] = f->slots[f->part_sequences[r]];
+    n->slots[n->count++] = part->slots[part->sequences[r]];
 }
 
 /* The rows of the step behind the part that was launched; false: there are none, or one that the next forward will
@@ -120,32 +122,26 @@ static bool cuda_fill_next(forward_cuda_state *f) {
         const int r = x->taken ? x->askers[i] : i;
         if (r < 0) continue;
         if (!cuda_leaves_token(f, part, r)) return false;
-        if (!batch->sequences[f->part_sequences[r]].continues) continue;
+        if (!cuda_part_sequence(part, r)->continues) continue;
         if (!cuda_can_go_on(f, part, r)) return false;
         cuda_add_next(f, part, r, i);
     }
     return n->count > 0;
 }
 
-/* Launches it as a batch of its own, whose rows, sequences and slots stand in for the part's meanwhile; false: it could
- * not be, or the exchange does not hold all its runs. */
+/* Launches it, the only part of a batch of its own; false: it could not be, or one part does not hold it. */
 static bool cuda_launch_filled(forward_cuda_state *f, forward_batch *batch) {
     cuda_next *n = &f->next;
+    int32_t at[STEP_STAGE_ROWS], sequences[STEP_STAGE_ROWS];
     step_part part = f->flight.part;
-    int32_t kept[3][STEP_STAGE_ROWS], *const held[3] = {f->part_rows, f->part_sequences, f->slots};
-    const size_t bytes = (size_t)n->count * sizeof **kept;
-    bool launched;
     batch->rows = n->rows, batch->sequences = n->sequences;
     batch->row_count = batch->sequence_count = n->count;
-    part.batch = batch, part.rows = part.logit_count = n->count;
-    part.runs = 0;
-    for (int r = 0; r < n->count; r++) cuda_note_runs(f, &part, &n->rows[r]);
-    if ((int64_t)part.runs * n->count > f->stage_parts) return false;
-    for (int i = 0; i < 3; i++) memcpy(kept[i], held[i], bytes);
-    for (int r = 0; r < n->count; r++) f->part_rows[r] = f->part_sequences[r] = r, f->slots[r] = n->slots[r];
-    launched = !cuda_launch_steps(f, &part, true, true);
-    for (int i = 0; i < 3; i++) memcpy(held[i], kept[i], bytes);
-    return launched;
+    part.batch = batch, part.slots = n->slots;
+    part.at = at, part.sequences = sequences;
+    cuda_empty_part(&part);
+    for (int r = 0; r < n->count; r++)
+        if (!cuda_has_room(f, &part, &n->rows[r]) || !cuda_add_row(f, &part, r, r)) return false;
+    return !cuda_launch_steps(f, &part, true, true);
 }
 
 /* Behind the step that was launched, and the mark of what it tells: the next one. Where it cannot be

@@ -44,8 +44,8 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
     cairn_status status = CAIRN_OK;
     memcpy(&residual, &f->lane->params.exchange, sizeof residual);
     for (int r = 0; part->batch->hidden && !part->batch->drafts && r < part->rows && !status; r++) {
-        float *out = part->batch->hidden + (size_t)f->hidden_index[f->part_rows[r]] * n;
-        if (!part->batch->rows[f->part_rows[r]].hidden) continue;
+        float *out = part->batch->hidden + (size_t)f->hidden_index[part->at[r]] * n;
+        if (!cuda_part_row(part, r)->hidden) continue;
         if (!(status = device_download(f->dev, out, residual + (size_t)r * n, n * sizeof *out)))
             simd_for(0)->rmsnorm(out, f->plan->output_norm.values, f->shape->norm_eps, (int)n, out);
     }
@@ -55,18 +55,17 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
 /* What the first rows of sequences chose, of those in the part. */
 static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_part *part) {
     cairn_status status = CAIRN_OK;
-    for (int r = 0; r < part->rows && (part->form.rule || part->told) && !status; r++) {
-        const int i = f->part_sequences[r];
-        const forward_sequence *s = &part->batch->sequences[i];
-        if (s->chosen && f->part_rows[r] == s->first && part->form.steps)
-            status = cuda_download_chosen(f, part->rule, s, f->slots[i]);
+    for (int r = 0; r < part->rows && (part->form.rule || part->watched) && !status; r++) {
+        const forward_sequence *s = cuda_part_sequence(part, r);
+        if (s->chosen && part->at[r] == s->first && part->form.steps)
+            status = cuda_download_chosen(f, part->rule, s, part->slots[part->sequences[r]]);
     }
     return status;
 }
 
 /* How many rows of results a part leaves; which row of the batch the i-th is of, -1: nobody asks for it. */
 static int cuda_told_rows(const forward_cuda_state *f, const step_part *part) {
-    return f->flight.taken ? f->flight.told : part->logit_count;
+    return f->flight.taken ? f->flight.result_rows : part->logit_count;
 }
 static int cuda_asker(const forward_cuda_state *f, const step_part *part, int i) {
     const int wanted = f->flight.taken ? f->flight.askers[i] : i;
@@ -75,7 +74,7 @@ static int cuda_asker(const forward_cuda_state *f, const step_part *part, int i)
 
 /* Behind a part: the draws of its wanted rows that the device makes, and drafts. */
 static cairn_status cuda_begin_draws(forward_cuda_state *f, const step_part *part) {
-    const cuda_ahead ahead = cuda_plan_ahead(f, part);
+    const cuda_ahead ahead = cuda_plan_ahead(part);
     const int rows = cuda_told_rows(f, part);
     bool any = false, draws = false;
     cairn_status status;
@@ -149,13 +148,14 @@ static bool cuda_is_outseen(const forward_cuda_state *f, const forward_batch *ba
 
 /* To heat the pages that sequence i read in layers that select, from their bits: of its rows in the flow
  * [layers, STEP_FLOW_ROWS, KV heads, words], of the stage kernels [layers, table_rows, KV heads, words]. */
-static void cuda_add_heat(const forward_cuda_state *f, int i, const uint32_t *bits, os_atomic *heat) {
+static void cuda_add_heat(const forward_cuda_state *f, const step_part *part, int i, const uint32_t *bits) {
+    os_atomic *heat = part->batch->heat;
     const bool flow = f->lane == &f->flow;
     const int heads = f->latents.heads ? 1 : f->shape->kv_heads, words = f->lane->params.seen_words;
     const int step = f->shape->kv_heads * words, each = flow ? STEP_FLOW_ROWS : f->table_rows;
     const int rows = flow ? f->stepped[i] : 1;
-    int first = f->slots[i];
-    if (flow) for (first = 0; f->part_sequences[first] != i;) first++;
+    int first = part->slots[i];
+    if (flow) for (first = 0; part->sequences[first] != i;) first++;
     for (int l = 0; l < f->shape->layers; l++, bits += each * step)
         for (int at = 0; at < heads * words; at++) {
             uint32_t seen = 0;
@@ -174,8 +174,8 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part,
         const forward_row *end = &batch->rows[s->first + f->done[i]];
         if (!f->stepped[i] || cuda_is_outseen(f, batch, i)) continue;
         const bool all = cuda_splits(batch, i) && end[-1].own;
-        if (bits) cuda_add_heat(f, i, bits, batch->heat);
-        s->pages_read += (cuda_counts(f, part) ? counts[f->slots[i]] : 0) +
+        if (bits) cuda_add_heat(f, part, i, bits);
+        s->pages_read += (cuda_counts(f, part) ? counts[part->slots[i]] : 0) +
                          cuda_whole_pages(f, part->rule, end[-(all ? f->done[i] : f->stepped[i])].position,
                                           end[-1].position, batch->heat);
     }

@@ -1,7 +1,7 @@
 /* forward_cuda_rows: the rows of a part of a batch, as the kernels of a lane are given them, and the page
  * tables that they need. See cuda.c. */
 
-/* Whether kernels count the pages that it reads. */
+/* Whether kernels count the pages that a part reads. */
 static bool cuda_counts(const forward_cuda_state *f, const step_part *part) {
     return part->rule || (f->latents.heads && part->form.steps);
 }
@@ -151,17 +151,17 @@ static cairn_status cuda_upload_words(forward_cuda_state *f, const step_lane *la
 
 /* Of the rows whose logits are made, in the batch, the i-th. */
 static int cuda_wanted(const forward_cuda_state *f, const step_part *part, int i) {
-    return f->part_rows[part->joined ? f->wanted[i] : part->logit_first + i];
+    return part->at[part->joined ? f->wanted[i] : part->logit_first + i];
 }
 
 /* Row r of the part in the last group, if that may have it, or in one of its own; groups then. Those of
  * prompts are what a block of attention serves. */
 static int cuda_put_group(const forward_cuda_state *f, const step_part *part, int32_t *array, int n, int r,
                           int groups) {
-    const int position = part->batch->rows[f->part_rows[r]].position;
+    const int position = cuda_part_row(part, r)->position;
     const int most = part->joined ? cuda_attend_rows(f, cuda_attends_many(f)) : f->group_rows;
     int32_t *last = &array[STEP_GROUP_ROWS * n + (groups ? groups - 1 : 0)];
-    if (r > 0 && f->part_sequences[r] == f->part_sequences[r - 1] && *last < most &&
+    if (r > 0 && part->sequences[r] == part->sequences[r - 1] && *last < most &&
         (part->joined || /* and both cut what they attend alike */
          cuda_row_run(f, NULL, position) == cuda_row_run(f, NULL, position - 1))) {
         ++*last;
@@ -181,16 +181,16 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     f->adapts = f->drafts = f->trees_put = false;
     f->joined = part->joined, f->lane = lane;
     for (int r = 0; r < part->rows; r++) {
-        const forward_row *row = &part->batch->rows[f->part_rows[r]];
-        const int s = f->part_sequences[r];
-        bool same = r > 0 && s == f->part_sequences[r - 1];
+        const forward_row *row = cuda_part_row(part, r);
+        const int s = part->sequences[r];
+        const bool same = r > 0 && s == part->sequences[r - 1];
         array[STEP_TOKEN * n + r] = row->token;
         array[STEP_POSITION * n + r] = row->position;
         array[STEP_ROPE * n + r] = row->rope;
         array[STEP_ADAPTER * n + r] = row->adapter ? row->adapter->slot : -1;
         f->adapts |= row->adapter != NULL;
-        cuda_put_draft(f, part->batch, f->part_rows[r], r, array, n);
-        array[STEP_SEQUENCE * n + r] = f->slots[s];
+        cuda_put_draft(f, part->batch, part->at[r], r, array, n);
+        array[STEP_SEQUENCE * n + r] = part->slots[s];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
         groups = cuda_put_group(f, part, array, n, r, groups);
@@ -211,7 +211,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     head[STEP_LOGIT_FIRST] = part->joined ? 0 : part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
     head[STEP_TELLS] = f->tells = !f->tells;
-    tiles = f->drafts && lane != &f->prompt ? cuda_wide_adapter(f, part->batch, part->rows) : NULL;
+    tiles = f->drafts && lane != &f->prompt ? cuda_wide_adapter(f, part) : NULL;
     if (tiles) cuda_use_tiles(f, tiles);
     f->wide = tiles && lane == &f->stage;
     return cuda_upload_words(f, lane);

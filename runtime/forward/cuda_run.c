@@ -39,21 +39,29 @@ static bool cuda_want_row(forward_cuda_state *f, step_part *part) {
     return true;
 }
 
-/* A part's row has so many runs. */
-static void cuda_note_runs(const forward_cuda_state *f, step_part *part, const forward_row *row) {
-    const int runs = cuda_most_runs(f, part->rule, row->position);
-    if (runs > part->runs) part->runs = runs;
+static void cuda_empty_part(step_part *part) {
+    part->rows = part->logit_first = part->logit_count = part->runs = 0;
 }
 
-/* Adds sequence i's next row to the part; false: there is no room for its logits. */
-static bool cuda_add_row(forward_cuda_state *f, step_part *part, int i) {
-    int at = part->batch->sequences[i].first + f->done[i];
+/* The runs that any row of the part has with this one, at most. */
+static int cuda_runs_with(const forward_cuda_state *f, const step_part *part, const forward_row *row) {
+    const int runs = cuda_most_runs(f, part->rule, row->position);
+    return runs > part->runs ? runs : part->runs;
+}
+
+/* Whether the stage kernels hold this row, too, and the exchange all its runs. */
+static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, const forward_row *row) {
+    return !part->rows || (part->rows < STEP_STAGE_ROWS &&
+                           (int64_t)cuda_runs_with(f, part, row) * (part->rows + 1) <= f->stage_parts);
+}
+
+/* Adds row `at` of the batch, of sequence i, to the part; false: there is no room for its logits. */
+static bool cuda_add_row(forward_cuda_state *f, step_part *part, int at, int i) {
     const forward_row *row = &part->batch->rows[at];
     if ((row->logits || row->sample) && !cuda_want_row(f, part)) return false;
-    cuda_note_runs(f, part, row);
-    f->part_rows[part->rows] = at;
-    f->part_sequences[part->rows++] = i;
-    f->done[i]++;
+    part->runs = cuda_runs_with(f, part, row);
+    part->at[part->rows] = at;
+    part->sequences[part->rows++] = i;
     return true;
 }
 
@@ -90,10 +98,8 @@ static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
     int groups = 0, runs = 0;
     for (int r = 0, run; r < part->rows; r += run) {
         int more;
-        for (run = 1; r + run < part->rows &&
-                      f->part_sequences[r + run] == f->part_sequences[r];) run++;
-        more = cuda_most_runs(f, part->rule,
-                               part->batch->rows[f->part_rows[r + run - 1]].position);
+        for (run = 1; r + run < part->rows && part->sequences[r + run] == part->sequences[r];) run++;
+        more = cuda_most_runs(f, part->rule, cuda_part_row(part, r + run - 1)->position);
         runs = more > runs ? more : runs;
         groups += part->rule ? run : (run + f->group_rows - 1) / f->group_rows;
     }
@@ -101,10 +107,9 @@ static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
 }
 
 /* Whether some row has an adapter, or drafts. */
-static bool cuda_has_others(const forward_cuda_state *f, const step_part *part) {
+static bool cuda_has_others(const step_part *part) {
     int r = 0;
-    while (r < part->rows && !part->batch->rows[f->part_rows[r]].adapter &&
-           !part->batch->rows[f->part_rows[r]].own) r++;
+    while (r < part->rows && !cuda_part_row(part, r)->adapter && !cuda_part_row(part, r)->own) r++;
     return r < part->rows;
 }
 
@@ -113,14 +118,14 @@ static bool cuda_has_others(const forward_cuda_state *f, const step_part *part) 
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
  * runs are single chunks. Which kernel; STEP_KERNELS: none. */
 static step_kernel cuda_flow_of(forward_cuda_state *f, const step_part *part) {
-    const bool others = cuda_has_others(f, part);
+    const bool others = cuda_has_others(part);
     const step_kernel kernel = others       ? STEP_K_DRAFT_FLOW
                                : part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
-        if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return STEP_KERNELS;
-    if (part->rows > STEP_FLOW_ROWS || part->form.rule || part->told || !part->logit_count ||
+        if (cuda_row_run(f, NULL, cuda_part_row(part, r)->position) > 1) return STEP_KERNELS;
+    if (part->rows > STEP_FLOW_ROWS || part->form.rule || part->watched || !part->logit_count ||
         cuda_flow_items(f, part) > f->blocks - f->narrow ||
-        (others ? part->rule || !cuda_wide_adapter(f, part->batch, part->rows)
+        (others ? part->rule || !cuda_wide_adapter(f, part)
                 : part->logit_count < part->rows))
         return STEP_KERNELS;
     return cuda_has_flow(f, (int)kernel) ? kernel : STEP_KERNELS;
@@ -132,14 +137,6 @@ static bool cuda_is_sparse(const forward_cuda_state *f, const forward_batch *bat
     const forward_rule *rule = cuda_next_rule(f, batch, i);
     int last = s->first + f->done[i] + cuda_run_length(f, batch, i) - 1;
     return rule && select_candidates(&rule->select, batch->rows[last].position) > rule->select.topk;
-}
-
-/* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its runs. */
-static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, int i) {
-    step_part more = *part;
-    if (!part->rows) return true;
-    cuda_note_runs(f, &more, &part->batch->rows[part->batch->sequences[i].first + f->done[i]]);
-    return part->rows < STEP_STAGE_ROWS && (int64_t)more.runs * (part->rows + 1) <= f->stage_parts;
 }
 
 /* ---- the forward that was begun -------------------------------------------------------------- */
@@ -163,9 +160,9 @@ static void cuda_serve_steps(forward_cuda_state *f) {
             forward_rule_same(cuda_next_rule(f, batch, i), rule)) {
             f->stepped[i] = cuda_run_length(f, batch, i);
             if (cuda_is_sparse(f, batch, i)) x->part.rule = rule;
-            x->part.told |= batch->sequences[i].chosen && !formed && f->forms.watched;
+            x->part.watched |= batch->sequences[i].chosen && !formed && f->forms.watched;
         }
-    x->part.told &= x->part.rule != NULL;
+    x->part.watched &= x->part.rule != NULL;
     x->left = f->stepped[x->first];
     cuda_set_selection(f, &f->flow.params, x->part.rule);
     cuda_set_selection(f, &f->stage.params, x->part.rule);
@@ -197,6 +194,7 @@ static bool cuda_serve(forward_cuda_state *f) {
     if (!x->serves) return false;
     memset(&x->part, 0, sizeof x->part);
     x->part.batch = x->batch;
+    x->part.at = f->part_rows, x->part.sequences = f->part_sequences, x->part.slots = f->slots;
     x->at = x->first;
     x->begun = false;
     if (x->kind == FORWARD_STEP) cuda_serve_steps(f);
@@ -208,10 +206,11 @@ static bool cuda_serve(forward_cuda_state *f) {
 static void cuda_fill_part(forward_cuda_state *f) {
     cuda_flight *x = &f->flight;
     const bool steps = x->kind == FORWARD_STEP;
-    x->part.rows = x->part.logit_first = x->part.logit_count = x->part.runs = 0;
+    cuda_empty_part(&x->part);
     x->layer = 0;
     x->launched = x->marked = false;
     while (x->at < x->end) {
+        int at;
         if (!x->left) {
             if (++x->at < x->end)
                 x->left = steps ? f->stepped[x->at]
@@ -219,7 +218,11 @@ static void cuda_fill_part(forward_cuda_state *f) {
                                                               : 0;
             continue;
         }
-        if ((steps && !cuda_has_room(f, &x->part, x->at)) || !cuda_add_row(f, &x->part, x->at)) return;
+        at = x->batch->sequences[x->at].first + f->done[x->at];
+        if ((steps && !cuda_has_room(f, &x->part, &x->batch->rows[at])) ||
+            !cuda_add_row(f, &x->part, at, x->at))
+            return;
+        f->done[x->at]++;
         x->left--;
     }
 }

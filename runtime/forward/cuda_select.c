@@ -78,10 +78,10 @@ static cairn_status cuda_launch_selected(forward_cuda_state *f, int listed, int 
     return status ? status : device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
 }
 
-/* listed: runs of a list of pages, at most; told: what the rows choose is kept. */
-static cairn_status cuda_attend_selected(forward_cuda_state *f, const forward_rule *rule, int listed, bool told,
+/* listed: runs of a list of pages, at most; watched: what the rows choose is kept. */
+static cairn_status cuda_attend_selected(forward_cuda_state *f, const forward_rule *rule, int listed, bool watched,
                                          int rows, int l) {
     const cuda_form form = {rule, false, true};
     const cairn_status status = cuda_launch_selected(f, listed, rows, l);
-    return status || !told ? status : cuda_form_launch(f, &form, &f->stage, 0, rows, l, &f->forms.tell);
+    return status || !watched ? status : cuda_form_launch(f, &form, &f->stage, 0, rows, l, &f->forms.tell);
 }

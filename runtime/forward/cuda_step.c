@@ -14,31 +14,31 @@ static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
 
 /* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
  * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
-static cuda_ahead cuda_plan_ahead(const forward_cuda_state *f, const step_part *part) {
+static cuda_ahead cuda_plan_ahead(const step_part *part) {
     const forward_row *rows = part->batch->rows;
     const cuda_ahead none = {NULL, 0, 0, 0};
     int first = 0, end, groups, masks = 0;
-    while (first < part->rows && !rows[f->part_rows[first]].own) first++;
+    while (first < part->rows && !rows[part->at[first]].own) first++;
     if (first == part->rows || !part->batch->drafts) return none;
-    for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
-    while (first + masks < end && rows[f->part_rows[first + masks]].own == masks + 1) masks++;
+    for (end = first; end < part->rows && part->sequences[end] == part->sequences[first];) end++;
+    while (first + masks < end && rows[part->at[first + masks]].own == masks + 1) masks++;
     groups = masks ? (end - first + masks - 1) / masks : 0; /* the last may have fewer */
     if (!groups || groups > first || masks > STEP_MOST_DRAFTS) return none;
     for (int r = end; r < part->rows; r++)
-        if (rows[f->part_rows[r]].own) return none;
+        if (rows[part->at[r]].own) return none;
     for (int r = first - groups; r < end; r++) {
-        const forward_row *row = &rows[f->part_rows[r]];
-        if (f->part_sequences[r] != f->part_sequences[first] || (r < first ? !row->sample : !row->hidden))
+        const forward_row *row = &rows[part->at[r]];
+        if (part->sequences[r] != part->sequences[first] || (r < first ? !row->sample : !row->hidden))
             return none;
     }
-    return (cuda_ahead){rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks};
+    return (cuda_ahead){rows[part->at[first]].adapter, first - groups, groups - 1, masks};
 }
 
 /* Whether the step's graph drafts them too: there is nothing else, and tokens are the best ones. */
 static bool cuda_drafts_within(const forward_cuda_state *f, const step_part *part, const cuda_ahead *a) {
     bool within = a->masks && a->masks < STEP_FLOW_ROWS && a->real == 0 && a->drafts + 1 == part->logit_count;
     for (int r = 0; within && r < part->logit_count; r++)
-        within = sample_takes_best(part->batch->rows[f->part_rows[r]].sample, f->shape->vocab);
+        within = sample_takes_best(cuda_part_row(part, r)->sample, f->shape->vocab);
     return within;
 }
 
@@ -57,7 +57,7 @@ static cairn_status cuda_enqueue_flow(forward_cuda_state *f, step_kernel kernel,
 static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, step_kernel kernel) {
     const forward_rule *rule = part->rule;
     const bool drafts = kernel == STEP_K_DRAFT_FLOW;
-    const cuda_ahead ahead = cuda_plan_ahead(f, part);
+    const cuda_ahead ahead = cuda_plan_ahead(part);
     const int within = drafts && cuda_drafts_within(f, part, &ahead) ? ahead.masks : 0;
     device_graph *graph = rule ? &f->sparse_graph : drafts ? &f->draft_flow_graphs[within] : &f->graph;
     const int32_t *head = f->flow.words;
@@ -186,7 +186,7 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
 typedef struct step_attention {
     const forward_rule *rule;
     const cuda_form *form; /* of the part */
-    bool told;             /* what rows choose by the step's own kernels is kept */
+    bool watched;          /* what rows choose by the step's own kernels is kept */
     int groups, runs, listed;
 } step_attention;
 
@@ -230,7 +230,7 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
         (status = !cuda_selects(f, a->rule, l)
                       ? cuda_attend_dense(f, a->groups, runs, l)
                   : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
-                                  : cuda_attend_selected(f, a->rule, a->listed, a->told, rows, l)) ||
+                                  : cuda_attend_selected(f, a->rule, a->listed, a->watched, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_run_product(f, STEP_K_PROJECT, STEP_WIDE_PROJECT, s->hidden / 16, rows, l)))
         return status;
@@ -325,7 +325,7 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
+    step_attention a = {part->rule, &part->form, part->watched, 0, 0, 0};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
@@ -333,7 +333,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     f->chain = cuda_choose_chain(f, part->rule);
     f->row_ways = cuda_choose_row_ways(f, part->rule);
     f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
-    if (!part->told &&
+    if (!part->watched &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
         return cuda_run_stage_graph(f, part);
     a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];

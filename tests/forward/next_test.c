@@ -234,7 +234,6 @@ enum { MANY = 3 };
  * sessions had ended before. */
 typedef struct crowd {
     cairn_session *s[MANY];
-    int lengths[MANY];
     int taken, taken_late;
     cairn_status status;
 } crowd;
@@ -246,7 +245,7 @@ static void gather_crowd(rig *g, crowd *c, uint64_t seed) {
         const bool on_host = i == 0 && seed % 2 == 0; /* then the first one's logits are read until it ends */
         const cairn_sampling sampling = {.top_p = 1, .temperature = i || on_host ? 2.0f : 0.0f,
                                          .repetition_penalty = on_host ? 1.5f : 0.0f, .seed = (int64_t)seed + i};
-        const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = c->lengths[i] = 6 + 8 * i,
+        const cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 6 + 8 * i,
                                           .sampling = &sampling, .stop_count = -1};
         c->status = cairn_session_open(g->m, &c->s[i]);
         if (!c->status) c->status = cairn_append_ids(c->s[i], ids, 2 + i);
