@@ -77,47 +77,43 @@ CAIRN_API int cairn_version(void);
 /* ---- 3  Status -------------------------------------------------------------------------------- */
 
 /* X(name, code, meaning, hint): the one table of everything that can go wrong. */
-#define CAIRN_STATUS_TABLE(X)                                                                        \
-    X(OK, 0, "success", "")                                                                          \
-    X(INVALID_ARGUMENT, 1, "an argument is wrong",                                                   \
-      "see the named argument's line in the header")                                                 \
-    X(INVALID_CONFIG, 2, "the config has mistakes", "run `cairn check CONFIG.lua` to see them all")  \
-    X(VERSION_MISMATCH, 3, "a struct or file is from another version",                               \
-      "compile against the header of this runtime; write the file anew")                             \
-    X(OUT_OF_MEMORY, 4, "host memory ran out", "lower max_batch, max_seq_len or prefill_chunk")      \
-    X(OUT_OF_DEVICE_MEMORY, 5, "device memory ran out",                                              \
-      "lower max_batch or max_seq_len, or raise memory.budget_mb")                                   \
-    X(FILE_NOT_FOUND, 6, "a file cannot be opened", "check the path and its permissions")            \
-    X(FILE_ERROR, 7, "reading or writing a file failed",                                             \
-      "check the permissions, the disk and its free space")                                          \
-    X(BAD_FILE, 8, "a file is damaged or not of the expected kind",                                  \
-      "fetch or write the file again")                                                               \
-    X(UNSUPPORTED, 9, "this is valid but not supported here", "see the message for what is")         \
-    X(NO_DRIVER, 10, "no NVIDIA driver library was found",                                           \
-      "install the NVIDIA driver, or use backend = \"cpu\"; `cairn info` lists the paths tried")     \
-    X(DRIVER_TOO_OLD, 11, "the NVIDIA driver is too old", "update the driver to 525 or newer")       \
-    X(NO_DEVICE, 12, "the driver sees no usable GPU",                                                \
-      "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use backend = \"cpu\"")                         \
-    X(NO_NVRTC, 13, "no NVRTC library was found and kernels must be compiled",                       \
-      "pip install nvidia-cuda-nvrtc, or set CAIRN_NVRTC_PATH, or ship a filled cubin cache")        \
-    X(NO_NVRTC_BUILTINS, 14, "libnvrtc-builtins of the same version was not found",                  \
-      "put libnvrtc-builtins beside libnvrtc")                                                       \
-    X(NVRTC_TOO_OLD, 15, "the GPU is newer than NVRTC", "install a newer NVRTC")                     \
-    X(COMPILE_FAILED, 16, "a kernel did not compile", "see the compiler's log in the message")       \
-    X(DEVICE_ERROR, 17, "the driver reported an error",                                              \
-      "see the driver's error in the message; close and reopen the runtime")                         \
-    X(BAD_DATA, 18, "data in device memory is out of range, or not numbers",                         \
-      "see what is named; an op's row was clamped or skipped")                                       \
-    X(POOL_FULL, 19, "no free KV pages", "close or reset a session, or raise memory.budget_mb")      \
-    X(CONTEXT_FULL, 20, "the sequence does not fit the context",                                     \
-      "shorten the prompt, reset the session, or raise max_seq_len")                                 \
-    X(EMPTY_PROMPT, 21, "an empty prompt on an empty session", "append at least one token first")    \
-    X(INVALID_UTF8, 22, "text is not valid UTF-8", "convert the text to UTF-8")                      \
-    X(CANCELLED, 23, "the call was cancelled", "all is as usable as before; call again to go on")         \
-    X(BUSY, 24, "the resource is still in use", "wait for the running call, then try again")         \
-    X(NEEDS_REOPEN, 25, "the reload changes fields fixed at open; nothing was changed",              \
-      "close and open the runtime with the new config")                                              \
-    X(NOT_FOUND, 26, "no such name", "see the message for the names there are")                      \
+#define CAIRN_STATUS_TABLE(X)                                                                                        \
+    X(OK, 0, "success", "")                                                                                          \
+    X(INVALID_ARGUMENT, 1, "an argument is wrong", "see the named argument's line in the header")                    \
+    X(INVALID_CONFIG, 2, "the config has mistakes", "run `cairn check CONFIG.lua` to see them all")                  \
+    X(VERSION_MISMATCH, 3, "a struct or file is from another version",                                               \
+      "compile against the header of this runtime; write the file anew")                                             \
+    X(OUT_OF_MEMORY, 4, "host memory ran out", "lower max_batch, max_seq_len or prefill_chunk")                      \
+    X(OUT_OF_DEVICE_MEMORY, 5, "device memory ran out", "lower max_batch or max_seq_len, or raise memory.budget_mb") \
+    X(FILE_NOT_FOUND, 6, "a file cannot be opened", "check the path and its permissions")                            \
+    X(FILE_ERROR, 7, "reading or writing a file failed", "check the permissions, the disk and its free space")       \
+    X(BAD_FILE, 8, "a file is damaged or not of the expected kind", "fetch or write the file again")                 \
+    X(UNSUPPORTED, 9, "this is valid but not supported here", "see the message for what is")                         \
+    X(NO_DRIVER, 10, "no NVIDIA driver library was found",                                                           \
+      "install the NVIDIA driver, or use backend = \"cpu\"; `cairn info` lists the paths tried")                     \
+    X(DRIVER_TOO_OLD, 11, "the NVIDIA driver is too old", "update the driver to 525 or newer")                       \
+    X(NO_DEVICE, 12, "the driver sees no usable GPU",                                                                \
+      "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use backend = \"cpu\"")                                         \
+    X(NO_NVRTC, 13, "no NVRTC library was found and kernels must be compiled",                                       \
+      "pip install nvidia-cuda-nvrtc, or set CAIRN_NVRTC_PATH, or ship a filled cubin cache")                        \
+    X(NO_NVRTC_BUILTINS, 14, "libnvrtc-builtins of the same version was not found",                                  \
+      "put libnvrtc-builtins beside libnvrtc")                                                                       \
+    X(NVRTC_TOO_OLD, 15, "the GPU is newer than NVRTC", "install a newer NVRTC")                                     \
+    X(COMPILE_FAILED, 16, "a kernel did not compile", "see the compiler's log in the message")                       \
+    X(DEVICE_ERROR, 17, "the driver reported an error",                                                              \
+      "see the driver's error in the message; close and reopen the runtime")                                         \
+    X(BAD_DATA, 18, "data in device memory is out of range, or not numbers",                                         \
+      "see what is named; an op's row was clamped or skipped")                                                       \
+    X(POOL_FULL, 19, "no free KV pages", "close or reset a session, or raise memory.budget_mb")                      \
+    X(CONTEXT_FULL, 20, "the sequence does not fit the context",                                                     \
+      "shorten the prompt, reset the session, or raise max_seq_len")                                                 \
+    X(EMPTY_PROMPT, 21, "an empty prompt on an empty session", "append at least one token first")                    \
+    X(INVALID_UTF8, 22, "text is not valid UTF-8", "convert the text to UTF-8")                                      \
+    X(CANCELLED, 23, "the call was cancelled", "all is as usable as before; call again to go on")                    \
+    X(BUSY, 24, "the resource is still in use", "wait for the running call, then try again")                         \
+    X(NEEDS_REOPEN, 25, "the reload changes fields fixed at open; nothing was changed",                              \
+      "close and open the runtime with the new config")                                                              \
+    X(NOT_FOUND, 26, "no such name", "see the message for the names there are")                                      \
     X(LUA_ERROR, 27, "a Lua script failed", "see the message for its file and line")
 
 typedef enum cairn_status {
@@ -142,8 +138,7 @@ typedef struct cairn_allocator {
     void *(*realloc)(void *user, void *memory, size_t old_bytes, size_t new_bytes);
 } cairn_allocator;
 
-/* Device memory from the host program; both or neither. alloc returns a device address, 256-byte
- * aligned, or 0. */
+/* Device memory from the host program; both or neither. alloc returns a device address, 256-byte aligned, or 0. */
 typedef struct cairn_device_allocator {
     void *user;
     uint64_t (*alloc)(void *user, size_t bytes);
@@ -181,31 +176,27 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                                 \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", "prompt lookup: what followed the same tokens before")  \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp",                                                             \
-      "mask tokens, gated LoRA and a sampler head of the session's adapter")                   \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", "drafter_model, a smaller model, says what comes next") \
+#define CAIRN_DRAFTER_TABLE(X)                                                                            \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", "prompt lookup: what followed the same tokens before")             \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", "mask tokens, gated LoRA and a sampler head of the session's adapter") \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", "drafter_model, a smaller model, says what comes next")            \
     X(CAIRN_DRAFTER_NONE, 3, "none", "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
 } cairn_drafter;
 
-#define CAIRN_PAGE_SOURCE_TABLE(X)                                               \
-    X(CAIRN_SOURCE_MINMAX, 0, "minmax",                                          \
-      "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher") \
-    X(CAIRN_SOURCE_MEAN, 1, "mean", "q . mean(k)")                               \
-    X(CAIRN_SOURCE_LANDMARK, 2, "landmark",                                      \
-      "q . k of the page's landmark token, with an adapter that has one")
+#define CAIRN_PAGE_SOURCE_TABLE(X)                                                                                 \
+    X(CAIRN_SOURCE_MINMAX, 0, "minmax", "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher") \
+    X(CAIRN_SOURCE_MEAN, 1, "mean", "q . mean(k)")                                                                 \
+    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", "q . k of the page's landmark token, with an adapter that has one")
 typedef enum cairn_page_source {
     CAIRN_PAGE_SOURCE_TABLE(CAIRN_VALUE) CAIRN_SOURCE_COUNT
 } cairn_page_source;
 
-#define CAIRN_PAGE_STRATEGY_TABLE(X)                                               \
-    X(CAIRN_STRATEGY_GROUP, 0, "group", "sum over the query heads of a KV head")   \
-    X(CAIRN_STRATEGY_HEAD, 1, "head", "maximum over the query heads of a KV head") \
-    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head",                              \
-      "maximum of the heads' log softmax over pages and window")
+#define CAIRN_PAGE_STRATEGY_TABLE(X)                                                                             \
+    X(CAIRN_STRATEGY_GROUP, 0, "group", "sum over the query heads of a KV head")                                 \
+    X(CAIRN_STRATEGY_HEAD, 1, "head", "maximum over the query heads of a KV head")                               \
+    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head", "maximum of the heads' log softmax over pages and window")
 typedef enum cairn_page_strategy {
     CAIRN_PAGE_STRATEGY_TABLE(CAIRN_VALUE) CAIRN_STRATEGY_COUNT
 } cairn_page_strategy;
@@ -217,9 +208,8 @@ typedef enum cairn_attention_form {
     CAIRN_ATTENTION_FORM_TABLE(CAIRN_VALUE) CAIRN_FORM_COUNT
 } cairn_attention_form;
 
-#define CAIRN_LANDMARK_POSITION_TABLE(X)                                                     \
-    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous",                                                \
-      "a landmark takes the position of the token before it")                                \
+#define CAIRN_LANDMARK_POSITION_TABLE(X)                                                              \
+    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous", "a landmark takes the position of the token before it") \
     X(CAIRN_LANDMARK_NEXT, 1, "next", "a landmark takes the position of the token after it")
 typedef enum cairn_landmark_position {
     CAIRN_LANDMARK_POSITION_TABLE(CAIRN_VALUE) CAIRN_LANDMARK_COUNT
@@ -241,28 +231,25 @@ typedef enum cairn_sampling_order {
     CAIRN_SAMPLING_ORDER_TABLE(CAIRN_VALUE) CAIRN_ORDER_COUNT
 } cairn_sampling_order;
 
-#define CAIRN_CACHE_MODE_TABLE(X)                                                    \
-    X(CAIRN_CACHE_READ_WRITE, 0, "read-write", "kernels are stored and found again") \
-    X(CAIRN_CACHE_READ_ONLY, 1, "read-only",                                         \
-      "nothing is written: a filled cache that ships with the app")                  \
-    X(CAIRN_CACHE_MEMORY, 2, "memory", "kept while the runtime lives")               \
+#define CAIRN_CACHE_MODE_TABLE(X)                                                                          \
+    X(CAIRN_CACHE_READ_WRITE, 0, "read-write", "kernels are stored and found again")                       \
+    X(CAIRN_CACHE_READ_ONLY, 1, "read-only", "nothing is written: a filled cache that ships with the app") \
+    X(CAIRN_CACHE_MEMORY, 2, "memory", "kept while the runtime lives")                                     \
     X(CAIRN_CACHE_OFF, 3, "off", "every kernel is compiled anew")
 typedef enum cairn_cache_mode {
     CAIRN_CACHE_MODE_TABLE(CAIRN_VALUE) CAIRN_CACHE_COUNT
 } cairn_cache_mode;
 
-#define CAIRN_MEMORY_MAP_TABLE(X)                                         \
-    X(CAIRN_MAP_COPY, 0, "copy", "read into memory of the runtime's")     \
-    X(CAIRN_MAP_FILE, 1, "file",                                          \
-      "mapped: several processes share it; it must not change meanwhile")
+#define CAIRN_MEMORY_MAP_TABLE(X)                                                                    \
+    X(CAIRN_MAP_COPY, 0, "copy", "read into memory of the runtime's")                                \
+    X(CAIRN_MAP_FILE, 1, "file", "mapped: several processes share it; it must not change meanwhile")
 typedef enum cairn_memory_map {
     CAIRN_MEMORY_MAP_TABLE(CAIRN_VALUE) CAIRN_MAP_COUNT
 } cairn_memory_map;
 
-#define CAIRN_ACTIVATIONS_TABLE(X)                                                     \
-    X(CAIRN_ACTIVATIONS_F32, 0, "f32", "as they are")                                  \
-    X(CAIRN_ACTIVATIONS_Q8, 1, "q8",                                                   \
-      "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only")
+#define CAIRN_ACTIVATIONS_TABLE(X)                                                                                    \
+    X(CAIRN_ACTIVATIONS_F32, 0, "f32", "as they are")                                                                 \
+    X(CAIRN_ACTIVATIONS_Q8, 1, "q8", "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only")
 typedef enum cairn_activations {
     CAIRN_ACTIVATIONS_TABLE(CAIRN_VALUE) CAIRN_ACTIVATIONS_COUNT
 } cairn_activations;
@@ -275,9 +262,8 @@ typedef enum cairn_backend {
     CAIRN_BACKEND_TABLE(CAIRN_VALUE) CAIRN_BACKEND_COUNT
 } cairn_backend;
 
-#define CAIRN_WORKER_PRIORITY_TABLE(X)                                       \
-    X(CAIRN_PRIORITY_LOW, 0, "low",                                          \
-      "after the host program's threads, where the system knows such")       \
+#define CAIRN_WORKER_PRIORITY_TABLE(X)                                                               \
+    X(CAIRN_PRIORITY_LOW, 0, "low", "after the host program's threads, where the system knows such") \
     X(CAIRN_PRIORITY_NORMAL, 1, "normal", "like the host program's threads")
 typedef enum cairn_worker_priority {
     CAIRN_WORKER_PRIORITY_TABLE(CAIRN_VALUE) CAIRN_PRIORITY_COUNT
@@ -286,18 +272,14 @@ typedef enum cairn_worker_priority {
 /* Which pages a query attends; all hot. */
 typedef struct cairn_selection {
     cairn_page_source source;   /* how a page is scored against a query; default "minmax" */
-    cairn_page_strategy strategy; /* how the scores of the query heads of one KV head become
-                                 * one; default "group" */
+    cairn_page_strategy strategy; /* how the scores of the query heads of one KV head become one; default "group" */
     cairn_attention_form form;  /* how the selected pages are attended; default "flat" */
-    int32_t window;             /* latest tokens always attended, grown to a page's start; 0:
-                                 * none but the own page; 0 to 4194304; default 512 */
+    int32_t window;             /* latest tokens always attended, grown to a page's start; 0: none but the own page;
+                                 * 0 to 4194304; default 512 */
     int32_t sinks;              /* first tokens always attended; 0 to 65536; default 4 */
-    uint64_t layers[CAIRN_MAX_LAYERS / 64]; /* bit l % 64 of word l / 64: layer l selects; all
-                                 * by default */
-    bool fused;                 /* false: window and pages are two attentions, which are added;
-                                 * default true */
-    bool prompts;               /* true: prompts select like steps, for models trained so;
-                                 * default false */
+    uint64_t layers[CAIRN_MAX_LAYERS / 64]; /* bit l % 64 of word l / 64: layer l selects; all by default */
+    bool fused;                 /* false: window and pages are two attentions, which are added; default true */
+    bool prompts;               /* true: prompts select like steps, for models trained so; default false */
     uint8_t reserved[166];      /* zero: room for fields to come */
 } cairn_selection;
 
@@ -305,13 +287,12 @@ typedef struct cairn_selection {
 typedef struct cairn_sampling {
     float temperature;          /* 0: greedy; 0 to 100; default 0.0 */
     int32_t top_k;              /* most likely tokens kept; 0: all; 0 to 1048576; default 0 */
-    float top_p;                /* smallest set of tokens reaching this probability; 1: all;
-                                 * above 0, up to 1; default 1.0 */
-    float min_p;                /* tokens at least this likely relative to the best; 0: all; 0
-                                 * to 1; default 0.0 */
+    float top_p;                /* smallest set of tokens reaching this probability; 1: all; above 0, up to 1;
+                                 * default 1.0 */
+    float min_p;                /* tokens at least this likely relative to the best; 0: all; 0 to 1; default 0.0 */
     cairn_sampling_order order; /* which of top_k and top_p comes first; default "top_k_first" */
-    float repetition_penalty;   /* divides positive, multiplies negative logits of tokens
-                                 * already in the sequence; above 0, up to 100; default 1.0 */
+    float repetition_penalty;   /* divides positive, multiplies negative logits of tokens already in the sequence;
+                                 * above 0, up to 100; default 1.0 */
     int64_t seed;               /* Philox key; same seed, same text; 0 to 2^63-1; default 1 */
     uint8_t reserved[96];       /* zero: room for fields to come */
 } cairn_sampling;
@@ -319,14 +300,11 @@ typedef struct cairn_sampling {
 /* Texts before and after messages, in place of the model's template. */
 typedef struct cairn_chat_texts {
     int32_t system_count;       /* strings in use */
-    char system[2][256];        /* around a system message; none: there are no such messages;
-                                 * default {} */
+    char system[2][256];        /* around a system message; none: there are no such messages; default {} */
     int32_t user_count;         /* strings in use */
-    char user[2][256];          /* around a user's message; none: the model's template holds;
-                                 * default {} */
+    char user[2][256];          /* around a user's message; none: the model's template holds; default {} */
     int32_t assistant_count;    /* strings in use */
-    char assistant[2][256];     /* around an answer: the first opens it, the second ends it;
-                                 * default {} */
+    char assistant[2][256];     /* around an answer: the first opens it, the second ends it; default {} */
     uint8_t reserved[500];      /* zero: room for fields to come */
 } cairn_chat_texts;
 
@@ -340,31 +318,26 @@ typedef struct cairn_shape {
 
 /* Force one route of an op, for tests and tuning; all hot. */
 typedef struct cairn_routes {
-    char topk[16];              /* route of topk; auto, small, block, cluster, split, radix;
-                                 * default "auto" */
+    char topk[16];              /* route of topk; auto, small, block, cluster, split, radix; default "auto" */
     uint8_t reserved[1008];     /* zero: room for fields to come */
 } cairn_routes;
 
 /* Memory of models. */
 typedef struct cairn_memory {
-    int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to
-                                 * 16777216; default 0 */
-    bool prefix_cache;          /* keep the pages of prompts for sessions that begin alike, as
-                                 * long as no other session needs them; default false */
-    cairn_memory_map map;       /* where the CPU reads weights: a copy in memory, or the mapped
-                                 * file itself; default "copy" */
+    int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to 16777216; default 0 */
+    bool prefix_cache;          /* keep the pages of prompts for sessions that begin alike, as long as no other
+                                 * session needs them; default false */
+    cairn_memory_map map;       /* where the CPU reads weights: a copy in memory, or the mapped file itself; default
+                                 * "copy" */
     uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_memory;
 
 /* Kernel compilation. */
 typedef struct cairn_jit {
-    char cache_dir[512];        /* folder of compiled kernels; "auto": the user's cache folder;
-                                 * default "auto" */
+    char cache_dir[512];        /* folder of compiled kernels; "auto": the user's cache folder; default "auto" */
     cairn_cache_mode cache;     /* what the cache may do; default "read-write" */
-    bool quick;                 /* compile fast rather than for speed, while editing kernels;
-                                 * default false */
-    int32_t threads;            /* compile threads; 0: chosen from the cores; 0 to 256; default
-                                 * 0 */
+    bool quick;                 /* compile fast rather than for speed, while editing kernels; default false */
+    int32_t threads;            /* compile threads; 0: chosen from the cores; 0 to 256; default 0 */
     uint8_t reserved[500];      /* zero: room for fields to come */
 } cairn_jit;
 
@@ -372,46 +345,42 @@ typedef struct cairn_jit {
 typedef struct cairn_worker {
     bool enabled;               /* it runs, in place of cairn_step; default false */
     cairn_worker_priority priority; /* of it and of the CPU threads; default "low" */
-    int32_t threads;            /* CPU threads it computes with; 0: as `threads` says; 0 to
-                                 * 1024; default 1 */
+    int32_t threads;            /* CPU threads it computes with; 0: as `threads` says; 0 to 1024; default 1 */
     uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_worker;
 
 /* Tokens that are replaced when they are drawn, so that thinking goes on; all hot. */
 typedef struct cairn_budget {
-    bool force;                 /* end tokens are replaced, too: a generation runs to
-                                 * max_tokens; default false */
+    bool force;                 /* end tokens are replaced, too: a generation runs to max_tokens; default false */
     int32_t suppress_count;     /* strings in use */
     char suppress[8][48];       /* texts whose first tokens are replaced; default {} */
     int32_t replace_count;      /* strings in use */
-    char replace[8][48];        /* texts of whose first tokens one takes the place, by the seed
-                                 * and the position; default {} */
+    char replace[8][48];        /* texts of whose first tokens one takes the place, by the seed and the position;
+                                 * default {} */
     uint8_t reserved[244];      /* zero: room for fields to come */
 } cairn_budget;
 
 /* The whole config. Hot fields change between steps (cairn_reload); the others are fixed at open. */
 typedef struct cairn_config {
     uint32_t struct_size;       /* sizeof(cairn_config) as the caller compiled it */
-    int32_t page_size;          /* tokens per KV page, landmark slot included; 16, 32, 64, 128,
-                                 * 256; default 64 */
-    int32_t topk;               /* pages kept per KV head, besides sinks, window and the
-                                 * unfinished page; 1 to 4096; default 32; hot */
+    int32_t page_size;          /* tokens per KV page, landmark slot included; 16, 32, 64, 128, 256; default 64 */
+    int32_t topk;               /* pages kept per KV head, besides sinks, window and the unfinished page; 1 to 4096;
+                                 * default 32; hot */
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
     bool draft_adaptive;        /* as many as pay; else all; default true; hot */
-    cairn_drafter drafter;      /* what drafts the tokens that a step verifies; default "ngram";
-                                 * hot */
+    cairn_drafter drafter;      /* what drafts the tokens that a step verifies; default "ngram"; hot */
     char drafter_model[512];    /* model file that drafter = "model" asks; "": none; default "" */
-    char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
-                                 * see cairn_adapter_load; "": none; default "" */
+    char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with, see
+                                 * cairn_adapter_load; "": none; default "" */
     cairn_selection selection;
-    cairn_landmark_position landmark_position; /* position that a landmark token takes, for
-                                 * models trained with landmarks; default "previous" */
+    cairn_landmark_position landmark_position; /* position that a landmark token takes, for models trained with
+                                 * landmarks; default "previous" */
     cairn_kv_dtype kv_dtype;    /* element type of the KV cache; default "f16" */
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
     int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */
-    int32_t slice_us;           /* at most what a prompt holds the device for; 0: a whole
-                                 * prefill_chunk; 0 to 1000000; default 0; hot */
+    int32_t slice_us;           /* at most what a prompt holds the device for; 0: a whole prefill_chunk; 0 to
+                                 * 1000000; default 0; hot */
     cairn_sampling sampling;
     int32_t stop_count;         /* strings in use */
     char stop[16][128];         /* strings that end a generation; default {}; hot */
@@ -423,11 +392,10 @@ typedef struct cairn_config {
     cairn_backend backend;      /* where ops run; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
     int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0; hot */
-    cairn_activations activations; /* of a model on the CPU; see scripts/bench/RESULTS.md;
-                                 * default "f32" */
+    cairn_activations activations; /* of a model on the CPU; see scripts/bench/RESULTS.md; default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; default true */
-    bool deterministic;         /* results do not depend on batch, drafts and run; false: drafts
-                                 * from masks are drawn, too; default true */
+    bool deterministic;         /* results do not depend on batch, drafts and run; false: drafts from masks are
+                                 * drawn, too; default true */
     cairn_log_level log;        /* what reaches the log callback; default "info"; hot */
     cairn_worker worker;
     cairn_budget budget;
@@ -439,11 +407,9 @@ typedef struct cairn_config {
     void *log_user;
     cairn_progress_callback progress_callback;  /* of compiles and loads; NULL: none */
     void *progress_user;
-    void *context;                              /* CUcontext to run in; NULL: the device's
-                                                 * primary context */
+    void *context;                              /* CUcontext to run in; NULL: the device's primary context */
     void *stream;                               /* CUstream to enqueue on; NULL: one of our own */
-    char driver_path[512];                      /* libcuda to load; "": searched, see `cairn
-                                                 * info` */
+    char driver_path[512];                      /* libcuda to load; "": searched, see `cairn info` */
     char nvrtc_path[512];                       /* libnvrtc to load; "": searched */
 } cairn_config;
 /* generated: end config */
@@ -451,43 +417,38 @@ typedef struct cairn_config {
 /* Every default. Sets all of *config, whatever was there; so do load and parse. [any thread] */
 CAIRN_API void cairn_config_default(cairn_config *config);
 
-/* Runs a Lua file, or `bytes` of Lua text called `name` in messages, that returns a table, in a
- * sandbox with limits on time and memory, and checks every field. All mistakes, one a line as
- * `config.lua:12: page_size = 48 is not allowed (16, 32, 64, 128, 256); did you mean 64?`, go to
- * error[error_bytes] (may be NULL, 0; cut with a line `and N more` when it is small). A failure
- * leaves *config as it was. [any thread]
+/* Runs a Lua file, or `bytes` of Lua text called `name` in messages, that returns a table, in a sandbox with limits
+ * on time and memory, and checks every field. All mistakes, one a line as `config.lua:12: page_size = 48 is not
+ * allowed (16, 32, 64, 128, 256); did you mean 64?`, go to error[error_bytes] (may be NULL, 0; cut with a line `and
+ * N more` when it is small). A failure leaves *config as it was. [any thread]
  * Errors: INVALID_CONFIG, FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, UNSUPPORTED (no Lua). */
-CAIRN_API cairn_status cairn_config_load(const char *path, cairn_config *config, char *error,
-                                         size_t error_bytes);
-CAIRN_API cairn_status cairn_config_parse(const char *text, size_t bytes, const char *name,
-                                          cairn_config *config, char *error, size_t error_bytes);
+CAIRN_API cairn_status cairn_config_load(const char *path, cairn_config *config, char *error, size_t error_bytes);
+CAIRN_API cairn_status cairn_config_parse(const char *text, size_t bytes, const char *name, cairn_config *config,
+                                          char *error, size_t error_bytes);
 
 /* Checks a config filled by hand and copies it to *checked: fields that an older caller's struct
  * lacks get their defaults. *checked may be config itself when the sizes agree; a failure leaves it
  * as it was. Mistakes go to error and to the config's log callback. [any thread]
  * Errors: INVALID_CONFIG, VERSION_MISMATCH (a struct_size of no version, or one newer than this
  * runtime's with fields set that it does not know). */
-CAIRN_API cairn_status cairn_config_check(const cairn_config *config, cairn_config *checked,
-                                          char *error, size_t error_bytes);
+CAIRN_API cairn_status cairn_config_check(const cairn_config *config, cairn_config *checked, char *error,
+                                          size_t error_bytes);
 
 #define CAIRN_CONFIG_TEXT_BYTES 16384 /* enough for any config */
 
-/* Lua text that loads to the same config, the host program's fields aside, NUL-terminated.
- * [any thread] Errors: INVALID_ARGUMENT when it does not fit, or what cairn_config_check says of the
- * config; text is "" then. */
+/* Lua text that loads to the same config, the host program's fields aside, NUL-terminated. [any thread] Errors:
+ * INVALID_ARGUMENT when it does not fit, or what cairn_config_check says of the config; text is "" then. */
 CAIRN_API cairn_status cairn_config_dump(const cairn_config *config, char *text, size_t bytes);
 
 /* ---- 6  Runtime -------------------------------------------------------------------------------- */
 
 typedef struct cairn_runtime cairn_runtime;
 
-/* Opens a runtime on the backend that the config names: loads the driver, makes a context or takes
- * the host program's, starts the CPU threads. backend "auto" falls back to the CPU with one log
- * line. On failure *rt is NULL and the message stands in error[error_bytes] (may be NULL, 0).
- * [blocks] Errors: INVALID_CONFIG, VERSION_MISMATCH, NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE,
- * OUT_OF_MEMORY, DEVICE_ERROR. */
-CAIRN_API cairn_status cairn_open(const cairn_config *config, cairn_runtime **rt, char *error,
-                                  size_t error_bytes);
+/* Opens a runtime on the backend that the config names: loads the driver, makes a context or takes the host
+ * program's, starts the CPU threads. backend "auto" falls back to the CPU with one log line. On failure *rt is NULL
+ * and the message stands in error[error_bytes] (may be NULL, 0). [blocks] Errors: INVALID_CONFIG, VERSION_MISMATCH,
+ * NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, OUT_OF_MEMORY, DEVICE_ERROR. */
+CAIRN_API cairn_status cairn_open(const cairn_config *config, cairn_runtime **rt, char *error, size_t error_bytes);
 
 /* Closes the runtime and all it opened: sessions, models, tensors, streams. NULL is ignored.
  * Waits for the device and for compiles in the background. [blocks] */
@@ -559,19 +520,17 @@ CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 typedef struct cairn_model cairn_model;
 typedef struct cairn_session cairn_session;
 
-/* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV
- * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
- * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
- * with the arithmetic. max_seq_len is lowered to the model's with one log line. On failure *model is
- * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED,
- * NO_NVRTC, FILE_ERROR, CANCELLED (by the config's progress_callback).
- * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
- * The file may be changed, cut short or removed once the call has returned: the GPU holds its
- * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
- * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
- * process that reads what was cut off. A file cut short while the call reads it is a FILE_ERROR.
- * It returns once the model can speak. Kernels that are not in the cache and only make steps faster go
- * on compiling in the background; until they are there steps are a third slower, with the same bits. */
+/* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV cache: pages for
+ * max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the device leaves; on the CPU a
+ * max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY with the arithmetic. max_seq_len is lowered to
+ * the model's with one log line. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED,
+ * OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR, CANCELLED (by the config's progress_callback). Heads
+ * have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads. The file may be changed, cut
+ * short or removed once the call has returned: the GPU holds its weights, the CPU a copy. With memory.map = "file"
+ * the CPU reads the file itself, through a map that processes share: then it must stand as it is until
+ * cairn_model_free, since a system ends a process that reads what was cut off. A file cut short while the call reads
+ * it is a FILE_ERROR. It returns once the model can speak. Kernels that are not in the cache and only make steps
+ * faster go on compiling in the background; until they are there steps are a third slower, with the same bits. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
 
 /* A model file that lies in memory or that the host reads, from an archive of its own. Zeroed, then
@@ -588,13 +547,11 @@ typedef struct cairn_model_source {
     void *user;
 } cairn_model_source;
 
-/* As cairn_load_model from a source. Nothing of it is needed once the call has returned, but for
- * one case: with memory.map = "file" the CPU reads data that is aligned to 64 bytes in place, which
- * must then stand as it is until cairn_model_free. A name is copied. [blocks] Errors: as
- * cairn_load_model, VERSION_MISMATCH, and FILE_ERROR with the offset where read gave nothing or
- * more than it was asked for. */
-CAIRN_API cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
-                                             cairn_model **model);
+/* As cairn_load_model from a source. Nothing of it is needed once the call has returned, but for one case: with
+ * memory.map = "file" the CPU reads data that is aligned to 64 bytes in place, which must then stand as it is until
+ * cairn_model_free. A name is copied. [blocks] Errors: as cairn_load_model, VERSION_MISMATCH, and FILE_ERROR with
+ * the offset where read gave nothing or more than it was asked for. */
+CAIRN_API cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source, cairn_model **model);
 
 /* Waits until the model has every kernel. [blocks] Errors: COMPILE_FAILED and the like; it goes on without. */
 CAIRN_API cairn_status cairn_model_wait(cairn_model *model);
@@ -644,9 +601,8 @@ typedef struct cairn_memory_estimate {
  * Reads of the file its header and norms. backend = "auto" is what cairn_open would take; "cuda" where there is no GPU
  * stands for one of 132 multiprocessors whose memory suffices. error as for cairn_open. [any
  * thread] Errors: as cairn_load_model's. */
-CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path,
-                                      cairn_memory_estimate *estimate, char *error,
-                                      size_t error_bytes);
+CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path, cairn_memory_estimate *estimate,
+                                      char *error, size_t error_bytes);
 
 /* What a model file says that it is, as far as it can be read, and whether it loads. */
 typedef struct cairn_model_report {
@@ -662,29 +618,27 @@ typedef struct cairn_model_report {
     int32_t has_template;    /* 1: it has a chat template, of a known family or not */
 } cairn_model_report;
 
-/* The same, and all reasons why cairn_load_model would not take the file under the config, a line each
- * to `reasons` (a kilobyte is plenty), the architecture first. Nothing is loaded. *report is filled
- * whatever the status, but for the first three errors. [any thread] Errors: INVALID_ARGUMENT,
- * VERSION_MISMATCH, INVALID_CONFIG with the mistakes as reasons; else the status of the first reason:
- * UNSUPPORTED, BAD_FILE, FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
-CAIRN_API cairn_status cairn_model_check(const cairn_config *config, const char *path,
-                                         cairn_model_report *report, char *reasons,
-                                         size_t reasons_bytes);
+/* The same, and all reasons why cairn_load_model would not take the file under the config, a line each to `reasons`
+ * (a kilobyte is plenty), the architecture first. Nothing is loaded. *report is filled whatever the status, but for
+ * the first three errors. [any thread] Errors: INVALID_ARGUMENT, VERSION_MISMATCH, INVALID_CONFIG with the mistakes
+ * as reasons; else the status of the first reason: UNSUPPORTED, BAD_FILE, FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+CAIRN_API cairn_status cairn_model_check(const cairn_config *config, const char *path, cairn_model_report *report,
+                                         char *reasons, size_t reasons_bytes);
 
 /* Text to token ids, special-token text such as <|im_start|> included; no token is added. Writes
  * up to `capacity` ids, *count is how many there are (call with ids NULL, 0 to ask). [owner thread]
  * Errors: INVALID_UTF8, INVALID_ARGUMENT when they do not fit, OUT_OF_MEMORY. */
-CAIRN_API cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes,
-                                      int32_t *ids, int capacity, int *count);
+CAIRN_API cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, int32_t *ids, int capacity,
+                                      int *count);
 /* special false: that text is plain text, and gives no control token whatever it says. */
-CAIRN_API cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t bytes,
-                                           bool special, int32_t *ids, int capacity, int *count);
+CAIRN_API cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t bytes, bool special,
+                                           int32_t *ids, int capacity, int *count);
 
 /* Token ids to text: broken UTF-8 becomes U+FFFD, special tokens their text, the end token too.
  * Writes up to capacity - 1 bytes and a NUL; *bytes is the whole length without it. [owner thread]
  * Errors: INVALID_ARGUMENT for an unknown id or when it does not fit, OUT_OF_MEMORY. */
-CAIRN_API cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count,
-                                        char *text, size_t capacity, size_t *bytes);
+CAIRN_API cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count, char *text, size_t capacity,
+                                        size_t *bytes);
 
 typedef struct cairn_message { const char *role, *content; } cairn_message;
 
@@ -694,26 +648,22 @@ typedef struct cairn_message { const char *role, *content; } cairn_message;
  * that what a model wants at the beginning comes before, and the template's own system message when
  * there is none. answer: opens the assistant's turn at the end. Array as in cairn_tokenize.
  * [owner thread] Errors: UNSUPPORTED for a template of no known family, INVALID_UTF8. */
-CAIRN_API cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages,
-                                      int message_count, bool first, bool answer, int32_t *ids,
-                                      int capacity, int *count);
+CAIRN_API cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages, int message_count, bool first,
+                                      bool answer, int32_t *ids, int capacity, int *count);
 
 /* The same as text, to read or to edit. A content that holds "<|im_end|>" cannot be told from the
  * template in it: to cairn_generate and cairn_append give it only with contents that you wrote.
  * Buffer as in cairn_detokenize. [owner thread] */
-CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages,
-                                         int count, bool first, bool answer, char *text,
-                                         size_t capacity, size_t *bytes);
+CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages, int count, bool first,
+                                         bool answer, char *text, size_t capacity, size_t *bytes);
 
-/* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's
- * safetensors and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each
- * session by one or none, together in any forward. One with mask_embedding and a sampler head drafts
- * for drafter = "mtp", and changes no token. free: BUSY while a session runs by it; the model frees the
- * rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by name;
- * FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+/* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's safetensors
+ * and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each session by one or none,
+ * together in any forward. One with mask_embedding and a sampler head drafts for drafter = "mtp", and changes no
+ * token. free: BUSY while a session runs by it; the model frees the rest. [blocks] Errors: of a file of another
+ * model or form UNSUPPORTED and BAD_FILE, by name; FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
 typedef struct cairn_adapter cairn_adapter;
-CAIRN_API cairn_status cairn_adapter_load(cairn_model *model, const char *path,
-                                          cairn_adapter **adapter);
+CAIRN_API cairn_status cairn_adapter_load(cairn_model *model, const char *path, cairn_adapter **adapter);
 CAIRN_API cairn_status cairn_adapter_free(cairn_adapter *adapter);
 /* The session goes on by this adapter, NULL: none; before the config's `adapter`. What it holds stays
  * and is processed anew with the next call; a running generation ends. Forks and snapshots are by the
@@ -731,22 +681,19 @@ CAIRN_API cairn_status cairn_session_reset(cairn_session *session);
  * Errors: OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork);
 
-/* Writes all that the session holds to a file, replaced atomically, and reads it again in place of
- * what a session holds: it goes on token for token as the saved one would have. A running generation
- * is saved up to what it handed out, and goes on; loading ends one. A snapshot is checked whole
- * before anything changes, and refused when a bit is wrong, and for another model, page size or KV
- * dtype. Loading needs free pages for the snapshot, or the session's own; only where there are not
- * enough for both and the device fails in between, the session is left empty. A model is known by
- * its name and a sum of its file, of 1 GiB of a larger one, made at the first save or load. [blocks]
- * Errors: FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, BAD_FILE (damaged), VERSION_MISMATCH (another
- * version), UNSUPPORTED (another model, page size or dtype, named), CONTEXT_FULL, POOL_FULL. */
+/* Writes all that the session holds to a file, replaced atomically, and reads it again in place of what a session
+ * holds: it goes on token for token as the saved one would have. A running generation is saved up to what it handed
+ * out, and goes on; loading ends one. A snapshot is checked whole before anything changes, and refused when a bit is
+ * wrong, and for another model, page size or KV dtype. Loading needs free pages for the snapshot, or the session's
+ * own; only where there are not enough for both and the device fails in between, the session is left empty. A model
+ * is known by its name and a sum of its file, of 1 GiB of a larger one, made at the first save or load. [blocks]
+ * Errors: FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, BAD_FILE (damaged), VERSION_MISMATCH (another version),
+ * UNSUPPORTED (another model, page size or dtype, named), CONTEXT_FULL, POOL_FULL. */
 CAIRN_API cairn_status cairn_session_save(cairn_session *session, const char *path);
 CAIRN_API cairn_status cairn_session_load(cairn_session *session, const char *path);
 /* The same in memory: *bytes is what it takes (call with NULL, 0 to ask). [blocks] */
-CAIRN_API cairn_status cairn_session_save_memory(cairn_session *session, void *memory,
-                                                 size_t capacity, size_t *bytes);
-CAIRN_API cairn_status cairn_session_load_memory(cairn_session *session, const void *memory,
-                                                 size_t bytes);
+CAIRN_API cairn_status cairn_session_save_memory(cairn_session *session, void *memory, size_t capacity, size_t *bytes);
+CAIRN_API cairn_status cairn_session_load_memory(cairn_session *session, const void *memory, size_t bytes);
 
 /* The ids the session holds, prompts and generated ones; until the next call on it. [owner thread] */
 CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);
@@ -765,8 +712,7 @@ CAIRN_API cairn_status cairn_append_ids(cairn_session *session, const int32_t *i
 /* Adds messages as cairn_chat_ids does, behind the turns before: one that generation left open, by
  * max_tokens or a stop string, is closed first. Then cairn_generate with no prompt answers. [blocks]
  * Errors: as cairn_chat_ids and cairn_append. */
-CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages,
-                                         int count, bool answer);
+CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages, int count, bool answer);
 
 /* What is added to a token's logit before all else; -INFINITY: it is never drawn. */
 typedef struct cairn_logit_bias { int32_t id; float bias; } cairn_logit_bias;
@@ -808,34 +754,31 @@ typedef enum cairn_stop {
 /* "none", "eos", "length", "string", "cancel", "error", "grammar". [any thread] */
 CAIRN_API const char *cairn_stop_name(cairn_stop stop);
 
-/* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end
- * token, a stop string, max_tokens (0: none) or the end of the context. `piece` (may be NULL)
- * receives the text as it comes, in whole UTF-8 characters, without the end token, without a stop
- * string and without a part of one; unfinished UTF-8 at the end becomes U+FFFD. After a stop string
- * the session ends where the text ends: its ids leave, and of a token that says more than the text
- * what is left is tokenized anew (keep_stop: the session keeps every id). The callback may look at this
- * session (ids, stats, error) and cancel it; other calls on it are BUSY, and so is cairn_step. A
+/* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end token, a stop
+ * string, max_tokens (0: none) or the end of the context. `piece` (may be NULL) receives the text as it comes, in
+ * whole UTF-8 characters, without the end token, without a stop string and without a part of one; unfinished UTF-8
+ * at the end becomes U+FFFD. After a stop string the session ends where the text ends: its ids leave, and of a token
+ * that says more than the text what is left is tokenized anew (keep_stop: the session keeps every id). The callback
+ * may look at this session (ids, stats, error) and cancel it; other calls on it are BUSY, and so is cairn_step. A
  * session, model or runtime that it closes goes when the call has ended. [blocks]
  *
- * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end
- * token only where the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR).
- * Notation of llama.cpp's GBNF: rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9],
- * [^\n], `.`, groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that
- * give the same text share what is known of it. A session's second generation begins the grammar
- * anew, unless grammar_from tells where in its ids the text began.
- * A JSON Schema becomes such a grammar. Supported: type, properties (in their order), required,
- * additionalProperties (not given beside properties: none), items, prefixItems, minItems, maxItems,
- * minLength, maxLength, minimum, maximum and the exclusive ones of integers, enum, const, anyOf, oneOf
- * (as anyOf), $ref within the schema, true; any other keyword but a note is UNSUPPORTED by its name
- * and place.
- * Errors: cairn_append's; EMPTY_PROMPT; BAD_DATA where a token's logits are no numbers, since weights are
- * damaged, or on the GPU values beyond 65504: what was said stays. Of a grammar INVALID_ARGUMENT with line
- * and column (left recursion, too), or when no token may come next; UNSUPPORTED where it is too ambiguous. */
+ * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end token only where
+ * the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR). Notation of llama.cpp's GBNF:
+ * rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9], [^\n], `.`, groups, | and * + ? {m} {m,}
+ * {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that give the same text share what is known of it. A session's
+ * second generation begins the grammar anew, unless grammar_from tells where in its ids the text began. A JSON
+ * Schema becomes such a grammar. Supported: type, properties (in their order), required, additionalProperties (not
+ * given beside properties: none), items, prefixItems, minItems, maxItems, minLength, maxLength, minimum, maximum and
+ * the exclusive ones of integers, enum, const, anyOf, oneOf (as anyOf), $ref within the schema, true; any other
+ * keyword but a note is UNSUPPORTED by its name and place.
+ * Errors: cairn_append's; EMPTY_PROMPT; BAD_DATA where a token's logits are no numbers, since weights are damaged,
+ * or on the GPU values beyond 65504: what was said stays. Of a grammar INVALID_ARGUMENT with line and column (left
+ * recursion, too), or when no token may come next; UNSUPPORTED where it is too ambiguous. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
 CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
-                                           const cairn_generate_options *options,
-                                           cairn_piece_callback piece, void *user);
+                                           const cairn_generate_options *options, cairn_piece_callback piece,
+                                           void *user);
 
 typedef enum cairn_request {
     CAIRN_REQUEST_NONE = 0,   /* it has ended */
@@ -864,29 +807,28 @@ CAIRN_API cairn_status cairn_generate_begin(cairn_session *session, const char *
                                             const cairn_generate_options *options);
 CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece);
 
-/* The same without ever blocking a frame: submit tokenises and queues, and computes nothing; any
- * number of sessions may have a request. step works on all requests of the model together until
- * budget_us is spent, and may stop between two layers; it does one at least. On the GPU it enqueues and
- * looks: with a budget of 0 it never waits, with more until that is over at most, and mostly asleep.
- * *pending: how many still run. poll hands out the text that is certain since the last poll, of any
- * number of ids, `id` the last of them; id -1, bytes 0, stop NONE: nothing yet. The piece with `stop`
- * is the last; for CANCEL and ERROR poll returns why.
+/* The same without ever blocking a frame: submit tokenises and queues, and computes nothing; any number of sessions
+ * may have a request. step works on all requests of the model together until budget_us is spent, and may stop
+ * between two layers; it does one at least. On the GPU it enqueues and looks: with a budget of 0 it never waits,
+ * with more until that is over at most, and mostly asleep. *pending: how many still run. poll hands out the text
+ * that is certain since the last poll, of any number of ids, `id` the last of them; id -1, bytes 0, stop NONE:
+ * nothing yet. The piece with `stop` is the last; for CANCEL and ERROR poll returns why.
  *
- * Higher priorities go first, then decode steps before prompts, of these who wants a first token
- * soonest (first_token_ms), then who came first; at most max_batch sessions to a forward. A full pool
- * makes a request wait, too (piece.request says so), a lower one for a higher's sake even once it has
- * begun: its pages go and are computed anew later; so do those of idle sessions, where all wait for
- * them. It never fails midway. The blocking calls work on the queue as well while they wait. Another
- * call on the session that changes it ends its request. The session holds a prompt once it is being
- * processed. A host's job system may call these from any thread, one call on a runtime at a time.
+ * Higher priorities go first, then decode steps before prompts, of these who wants a first token soonest
+ * (first_token_ms), then who came first; at most max_batch sessions to a forward. A full pool makes a request wait,
+ * too (piece.request says so), a lower one for a higher's sake even once it has begun: its pages go and are computed
+ * anew later; so do those of idle sessions, where all wait for them. It never fails midway. The blocking calls work
+ * on the queue as well while they wait. Another call on the session that changes it ends its request. The session
+ * holds a prompt once it is being processed. A host's job system may call these from any thread, one call on a
+ * runtime at a time.
  *
- * With worker.enabled nobody calls step, and submit and poll are [any thread]; they wait for no
- * forward. Blocking calls on sessions ask for their work and wait; their callbacks come from their own
- * thread. Closing a session, a model or the runtime ends what is requested of it.
- * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
- * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session or a load, while
- * another thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it,
- * as BAD_DATA (see cairn_generate), which ends no other session's request. [owner thread] */
+ * With worker.enabled nobody calls step, and submit and poll are [any thread]; they wait for no forward. Blocking
+ * calls on sessions ask for their work and wait; their callbacks come from their own thread. Closing a session, a
+ * model or the runtime ends what is requested of it.
+ * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest. step:
+ * INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session or a load, while another thread is
+ * in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it, as BAD_DATA (see
+ * cairn_generate), which ends no other session's request. [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);
 CAIRN_API cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending);
@@ -957,8 +899,7 @@ typedef struct cairn_eval_args {
 /* *mean_nll: the mean over tokens 2..count. Needs free pages for count tokens while it runs.
  * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL, CANCELLED (by the progress_callback), BAD_DATA
  * (of the first token whose logits are no numbers). */
-CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
-                                  double *mean_nll);
+CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args, double *mean_nll);
 
 /* ---- 8  Lua ------------------------------------------------------------------------------------ */
 

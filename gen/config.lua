@@ -69,11 +69,11 @@ end
 
 -- ---- runtime.h ---------------------------------------------------------------------------------
 
--- `left`, then a comment of `words` that starts at `column`, or behind it, and stays within 100.
+-- `left`, then a comment of `words` that starts at `column`, or behind it, and stays within 120.
 local function commented(left, words, column)
   local lines, line = {}, left .. (" "):rep(math.max(column - #left, 1)) .. "/*"
   for word in words:gmatch "%S+" do
-    if #line + 1 + #word > 96 then
+    if #line + 1 + #word > 116 then
       lines[#lines + 1] = line
       line = (" "):rep(column) .. " *"
     end
@@ -98,8 +98,8 @@ local function c_enum(enum)
   for code, value in ipairs(enum.values) do
     local row = ('    X(%s, %d, "%s", "%s")'):format(constant(enum, value[1]), code - 1,
                                                         value[1], value[2])
-    assert(#row <= 98 or value[2], row)
-    if #row > 98 then
+    assert(#row <= 118 or value[2], row)
+    if #row > 118 then
       rows[#rows + 1] = row:match '^(.-, ")' and row:sub(1, #row - #value[2] - 4)
       row = ('      "%s")'):format(value[2])
     end
