@@ -117,7 +117,7 @@ typedef struct step_params {
     int32_t layer;              /* the stage kernels': which layer */
     float norm_eps;
     float input_scale;          /* power of two that brings the residual stream well into f16 */
-    int32_t reserved;
+    int32_t which;              /* of what a kernel can do, or for which products: its head says */
     /* page selection, step/select.cu */
     uint16_t *const *bounds;    /* [layers] -> f16 [page, kv_head, lo or hi, head_dim] */
     int32_t *lists;             /* [row, kv_head, list_stride] pages attended, ascending */

@@ -1,7 +1,7 @@
 /* step_low: before a product to which rows' adapters add, their inner values low = A x.
  * step_low_slots: the same before a product of experts, of their slots; and where each slot's B is.
  *
- * In: what the product reads, p.reserved its first product (STEP_LOW_). Of steps, which hand on a
+ * In: what the product reads, p.which its first product (STEP_LOW_). Of steps, which hand on a
  *     hidden state with its sums of squares, or of prompts (CAIRN_PARTS 0), which norm it first.
  * Out: p.low [row, product of the kernel]. f32 sums in an order that depends on nothing.
  * Grid (products of the kernel, or experts of a row, rows), 128 threads: a warp has every fourth inner value.
@@ -42,7 +42,7 @@ CAIRN_INLINE void low_values(const step_params &p, int row, int which, const ste
 
 CAIRN_KERNEL(step_low, 128, 1, step_params) {
     constexpr bool PROMPT = CAIRN_PARTS == 0;
-    const int row = block_id_y(), first = p.reserved, product = first + block_id();
+    const int row = block_id_y(), first = p.which, product = first + block_id();
     const uint8_t *at = region(p, 0, 0);
     start_input();
     if (row >= p.input[STEP_ROWS]) return;
@@ -60,7 +60,7 @@ CAIRN_KERNEL(step_low, 128, 1, step_params) {
 
 #if CAIRN_PRODUCTS & 128
 CAIRN_KERNEL(step_low_slots, 128, 1, step_params) {
-    const int row = block_id_y(), choice = row * USED + block_id(), first = p.reserved;
+    const int row = block_id_y(), choice = row * USED + block_id(), first = p.which;
     const bool down = first == STEP_LOW_DOWN;
     const int inputs = down ? FFN : HIDDEN, outputs = down ? HIDDEN : FFN;
     const uint8_t *at = region(p, 0, 0);

@@ -6,7 +6,7 @@
  *               gate out, x), earlier ones from the sequence's ring, where row at `position` stands
  *               at position % CAIRN_RING; zeros before the sequence.
  *
- * Grid (ceil(hidden / 128), rows), 128 threads. reserved: 1 computes, 2 keeps the inputs in the ring, 3
+ * Grid (ceil(hidden / 128), rows), 128 threads. which: 1 computes, 2 keeps the inputs in the ring, 3
  * does both, for sequences of at most CAIRN_RING - CAIRN_TAPS + 1 rows: more would overwrite what
  * others still read. Out: f16 [row, hidden] (ATTENDED_AT). f32, one row's sum in the order of taps:
  * a row depends on its sequence alone. No shared memory, no sync.
@@ -34,7 +34,7 @@ CAIRN_KERNEL(step_conv, 128, 1, step_params) {
         return mul_f32(at[0], at[2 * HIDDEN]);
     };
     float *ring = p.rings[input_array(p, STEP_SEQUENCE)[r]] + (int64_t)p.state * RING * HIDDEN + c;
-    if (p.reserved & 1) {
+    if (p.which & 1) {
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < TAPS; j++) {
@@ -49,5 +49,5 @@ CAIRN_KERNEL(step_conv, 128, 1, step_params) {
             (uint16_t)pack_f16x2(sum * mixed[(int64_t)r * MIXED + HIDDEN], 0.0f);
     }
     const bool pushed_out = r + RING < rows && firsts[r + RING] == first;
-    if (p.reserved & 2 && !pushed_out) ring[(int64_t)(position % RING) * HIDDEN] = input(r);
+    if (p.which & 2 && !pushed_out) ring[(int64_t)(position % RING) * HIDDEN] = input(r);
 }

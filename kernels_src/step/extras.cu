@@ -2,7 +2,7 @@
  *
  *   step_heads  heads of q, k and v, biased, normed and turned; queries to the exchange, keys and
  *               values to the cache. Grid (ceil(heads of q, k and v / 4), rows): a warp a head.
- *   step_add    residual += normed summand, handed on for the next norm; reserved = 0 after
+ *   step_add    residual += normed summand, handed on for the next norm; which = 0 after
  *               attention, 1 after the ffn. Grid rows.
  *
  * 128 threads. In: the products' f32 sums (SUMMED_AT). Norms and turns in f32, rounded once.
@@ -98,7 +98,7 @@ CAIRN_KERNEL(step_heads, 128, 1, step_params) {
 }
 
 CAIRN_KERNEL(step_add, 128, 1, step_params) {
-    const int r = block_id(), ffn = p.reserved;
+    const int r = block_id(), ffn = p.which;
     float *sums = (float *)shared_base(), squares = 0.0f;
     start_input();
     if (r >= p.input[STEP_ROWS]) return;

@@ -2,7 +2,7 @@
  * step/prompt.cu.
  *
  *   prompt_embed     residual = embeddings of the tokens
- *   prompt_norm      normed = residual / rms * weight, f16; reserved = 0 before attention, 1 before
+ *   prompt_norm      normed = residual / rms * weight, f16; which = 0 before attention, 1 before
  *                    ffn
  *   prompt_project   residual += attended Wo
  *   prompt_down      residual += ffn Wdown
@@ -92,7 +92,7 @@ CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
 
 CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
     int row = block_id() * 4 + warp_id(), rows = p.input[STEP_ROWS];
-    const float *weight = p.norms + (int64_t)(2 * p.layer + p.reserved) * HIDDEN;
+    const float *weight = p.norms + (int64_t)(2 * p.layer + p.which) * HIDDEN;
     for (int i = thread_id() * 32; i < HIDDEN; i += 128 * 32) prefetch_l2(weight + i);
     start_input();
     if (row >= rows) return;

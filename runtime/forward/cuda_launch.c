@@ -9,7 +9,7 @@ static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, st
     dims.grid[1] = (unsigned)y;
     dims.block = (unsigned)threads;
     dims.shared_bytes = shared;
-    p.reserved = which;
+    p.which = which;
     return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
 }
 
@@ -68,7 +68,7 @@ static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, i
     step_params p = lane->params;
     if (!f->adapts || f->wide) return CAIRN_OK;
     dims.grid[0] = (unsigned)count, dims.grid[1] = (unsigned)rows;
-    p.layer = layer, p.reserved = first;
+    p.layer = layer, p.which = first;
     return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
 }
 
@@ -78,7 +78,7 @@ static cairn_status cuda_run_low_slots(forward_cuda_state *f, const step_lane *l
     device_dims dims = {{(unsigned)f->shape->experts_used, (unsigned)rows, 1}, 128, 0, 0, true};
     step_params p = lane->params;
     if (!f->adapts) return CAIRN_OK;
-    p.layer = layer, p.reserved = first;
+    p.layer = layer, p.which = first;
     return device_launch(f->dev, &f->slot_kernels[lane == &f->prompt], &dims, &p);
 }
 

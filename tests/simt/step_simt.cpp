@@ -341,7 +341,7 @@ struct run {
     }
     void one(void (*kernel)(step_params), simt::Grid grid, uint32_t threads, int shared, int layer,
              int which = 0) {
-        p.layer = layer, p.reserved = which;
+        p.layer = layer, p.which = which;
         weights_of(layer);
         simt::launch({grid, 1, threads, (uint32_t)shared, true}, kernel, p);
     }
