@@ -17,19 +17,22 @@ static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
 static cuda_ahead cuda_plan_ahead(const step_part *part) {
     const forward_row *rows = part->batch->rows;
     const cuda_ahead none = {NULL, 0, 0, 0};
+    const forward_sequence *s;
     int first = 0, end, groups, masks = 0;
     while (first < part->rows && !rows[part->at[first]].own) first++;
     if (first == part->rows || !part->batch->drafts) return none;
     for (end = first; end < part->rows && part->sequences[end] == part->sequences[first];) end++;
     while (first + masks < end && rows[part->at[first + masks]].own == masks + 1) masks++;
     groups = masks ? (end - first + masks - 1) / masks : 0; /* the last may have fewer */
-    if (!groups || groups > first || masks > STEP_MOST_DRAFTS) return none;
+    s = cuda_part_sequence(part, first);
+    if (!groups || groups > first || masks > STEP_MOST_DRAFTS || part->at[first - groups] != s->first ||
+        part->at[end - 1] != s->first + s->rows - 1)
+        return none;
     for (int r = end; r < part->rows; r++)
         if (rows[part->at[r]].own) return none;
     for (int r = first - groups; r < end; r++) {
         const forward_row *row = &rows[part->at[r]];
-        if (part->sequences[r] != part->sequences[first] || (r < first ? !row->sample : !row->hidden))
-            return none;
+        if (r < first ? !row->sample : !row->hidden) return none;
     }
     return (cuda_ahead){rows[part->at[first]].adapter, first - groups, groups - 1, masks};
 }
