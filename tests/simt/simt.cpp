@@ -100,7 +100,7 @@ struct Launch {
     const void *params;
     Invoke invoke;
     std::string name, fault;
-    std::vector<Thread *> ready;
+    std::vector<Thread *> ready, polling; /* polling: those that look again and again */
     std::vector<Transfer> transfers;
     uint64_t idle_polls;
 };
@@ -212,11 +212,10 @@ void stop(const std::string &fault) {
 
 static void leave();
 
-/* Ready again at once, at any place in the queue: see next_ready. */
-static void yield() {
-    std::vector<Thread *> &ready = running->ready;
-    ready.push_back(current);
-    std::swap(ready.back(), ready[below(ready.size())]);
+/* Ready again at once, at any place in the queue: see take_ready. */
+static void yield(std::vector<Thread *> &queue) {
+    queue.push_back(current);
+    std::swap(queue.back(), queue[below(queue.size())]);
     leave();
 }
 
@@ -239,11 +238,11 @@ void poll(const char *what, Site site) {
     current->what = what;
     current->site = site;
     running->idle_polls++;
-    yield();
+    yield(running->polling);
 }
 
 void interleave() {
-    if (!below(4)) yield();
+    if (!below(4)) yield(running->ready);
 }
 
 /* ---- warp operations ---- */
@@ -646,8 +645,7 @@ static APART void land_one() {
 /* Mostly one of those that were woken last, who have been waiting for each other and whose stacks
  * the processor still has at hand; sometimes any. Which warp goes first, and in what order its lanes
  * go, is random either way. */
-static Thread *take_ready() {
-    std::vector<Thread *> &ready = running->ready;
+static Thread *take_ready(std::vector<Thread *> &ready) {
     const size_t n = ready.size(), at = n > 32 && below(16) ? n - 1 - below(32) : below(n);
     Thread *t = ready[at];
     ready[at] = ready.back();
@@ -655,16 +653,19 @@ static Thread *take_ready() {
     return t;
 }
 
-/* Null: the scheduler has to look, for a fault or as nobody is ready or gets on. A sound kernel may
+/* Thousands may poll for what one warp is at: of eight steps one is a poll's while others are ready, so that
+ * those that get on are not lost among them.
+ * Null: the scheduler has to look, for a fault or as nobody is ready or gets on. A sound kernel may
  * poll long without an event: a few threads that merge hundreds of parts by volatile loads, a warp
  * that gathers among a thousand pollers. */
 static Thread *next_thread() {
-    const Launch &l = *running;
+    Launch &l = *running;
     if (!l.fault.empty()) return nullptr;
     if (!l.transfers.empty() && (l.ready.empty() || !below(8))) land_one();
-    const bool stuck = l.idle_polls > 200000 + 200 * (uint64_t)l.ready.size();
-    if (l.ready.empty() || (stuck && l.transfers.empty())) return nullptr;
-    return take_ready();
+    const bool stuck = l.idle_polls > 200000 + 200 * (uint64_t)(l.ready.size() + l.polling.size());
+    if (stuck && l.transfers.empty()) return nullptr;
+    if (!l.polling.empty() && (l.ready.empty() || !below(8))) return take_ready(l.polling);
+    return l.ready.empty() ? nullptr : take_ready(l.ready);
 }
 
 static void make_current(Thread *t) {
@@ -839,7 +840,7 @@ static bool run_some(std::vector<std::unique_ptr<Cluster>> &clusters) {
             if (!current->ended || current->block->live) continue;
             if (running->fault.empty() && cluster_ended(*current->block->cluster)) return true;
         } else if (running->transfers.empty()) {
-            const char *what = running->ready.empty() ? ": deadlock" : ": no progress";
+            const char *what = running->ready.empty() && running->polling.empty() ? ": deadlock" : ": no progress";
             running->fault = "kernel " + running->name + what + waiting_report(clusters);
         }
     }
@@ -890,7 +891,7 @@ void forget(const void *p, size_t bytes) { race::forget(p, bytes); }
 
 std::string run(const Shape &shape, const void *kernel, const void *params) {
     seed();
-    Launch l = {shape, kernel, params, nullptr, "?", "", {}, {}, 0};
+    Launch l = {shape, kernel, params, nullptr, "?", "", {}, {}, {}, 0};
     auto entry = entries().find(kernel);
     if (entry != entries().end()) {
         l.name = entry->second.name;
