@@ -9,7 +9,7 @@
 
 #if defined(SIMT_LIBRARY)
 #define ASAN_IF_THERE 1
-#elif defined(__SANITIZE_ADDRESS__)
+#elif defined(SIMT_ASAN) || defined(__SANITIZE_ADDRESS__)
 #define HAVE_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
