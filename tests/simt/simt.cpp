@@ -304,6 +304,7 @@ static void use(Thread *t) {
 
 /* Each lane reads the elements it gets, from rows whose addresses other lanes gave. */
 static void note_load_matrix(const Lane *lanes, bool transposed, Site site) {
+    for (int row = 0; row < 8 * (int)lanes[0].a; row++) race::will_touch(lanes[row].in, 16);
     for (int i = 0; i < 32; i++) {
         use(lane_thread(i));
         for (int tile = 0; tile < (int)lanes[i].a; tile++) {
@@ -488,6 +489,7 @@ static void touch(void *to, const void *from, uint32_t bytes) {
 void copy_async(uint32_t to, const void *from, uint32_t bytes, bool valid, Site site) {
     if (to >> 24) fail(site, "copy_async into another block");
     unsigned char *at = shared_at(to, bytes, bytes, site);
+    race::will_touch(at, bytes);
     if (valid) {
         check_aligned(from, bytes, site);
         touch(at, from, bytes);

@@ -168,29 +168,13 @@ static Page *new_page() {
     return new Page{own, static_cast<Rest *>(zeros(cells_per_page * sizeof(Rest), false))};
 }
 
-static Page *find_page(uintptr_t number) {
+static inline Page *find_page(uintptr_t number) {
     auto &entry = recent[number % 1024];
     if (entry.page && entry.number == number) return entry.page;
     Page *&page = pages[number];
     if (!page) page = new_page();
     entry = {number, page};
     return page;
-}
-
-static Cell &cell_of(uintptr_t address, Rest *&rest) {
-    Page *page = find_page(address / 4 / cells_per_page);
-    Cell &c = page->cells[address / 4 % cells_per_page];
-    rest = &page->rests[address / 4 % cells_per_page];
-    if (c.launch != launch_number) renew(c, *rest);
-    return c;
-}
-
-/* The cells of an access, on their way while the first is looked at. */
-static void fetch_cells(uintptr_t first, uintptr_t end) {
-    const uintptr_t last = (end - 1) / 4 % cells_per_page;
-    const Page *page = find_page(first / 4 / cells_per_page);
-    for (uintptr_t at = first / 4 % cells_per_page; at <= last; at++)
-        __builtin_prefetch(&page->cells[at], 1);
 }
 
 void forget(const void *p, size_t bytes) {
@@ -258,7 +242,7 @@ static void place_text(uint32_t number, char *text, size_t size) {
 
 /* ---- the checks ---- */
 
-static bool known(const Record &r) {
+static inline bool known(const Record &r) {
     uint32_t slot = r.slot1 - 1, block = slot / threads_per_block, t = slot % threads_per_block;
     if (slot == current->slot) return true;
     if (block == current->slot / threads_per_block) return current->mine[t] >= r.clock;
@@ -292,8 +276,8 @@ static void name_address(uintptr_t a, char *text, size_t size) {
          "race on %s: %s at %s, and %s at %s by %s, with nothing that orders them", where, what, mine, other_what, other, who);
 }
 
-static void check_records(const Record *records, int n, uintptr_t a, uint8_t mask, bool atomic,
-                          const char *what, uint32_t place, const char *other) {
+static inline void check_records(const Record *records, int n, uintptr_t a, uint8_t mask, bool atomic,
+                                 const char *what, uint32_t place, const char *other) {
     for (int i = 0; i < n; i++) {
         const Record &r = records[i];
         if (!r.slot1 || !(r.mask & mask) || (atomic && r.atomic) || known(r)) continue;
@@ -302,14 +286,14 @@ static void check_records(const Record *records, int n, uintptr_t a, uint8_t mas
 }
 
 /* Keeps the record in the place of one that it makes needless, else in turn. */
-static void keep(Record *records, int n, const Record &r, uint32_t *turn) {
+static inline void keep(Record *records, int n, const Record &r, Rest &rest) {
     int at = -1;
     for (int i = 0; i < n && at < 0; i++) {
         Record &old = records[i];
         bool covered = !(old.mask & ~r.mask & 0xf) && old.atomic >= r.atomic;
         if (!old.slot1 || (covered && known(old))) at = i;
     }
-    records[at < 0 ? (int)((*turn)++ % (uint32_t)n) : at] = r;
+    records[at < 0 ? (int)(rest.turn++ % (uint32_t)n) : at] = r;
 }
 
 static Record record(uint8_t mask, bool atomic, uint32_t place) {
@@ -318,43 +302,66 @@ static Record record(uint8_t mask, bool atomic, uint32_t place) {
     return r;
 }
 
-static void read_cell(uintptr_t a, uint8_t mask, bool atomic, bool constant, uint32_t place) {
-    Rest *rest;
-    Cell &c = cell_of(a, rest);
+/* The same thread has done the same since it last handed on what it did: whoever has written here since then
+ * was checked against that. */
+static inline bool is_repeated(const Cell &c, uint8_t mask, bool atomic) {
+    for (const Record &r : c.reads)
+        if (r.slot1 == current->slot + 1 && r.clock == current->clock && !(mask & ~r.mask) && r.atomic <= atomic)
+            return true;
+    return false;
+}
+
+static inline void read_cell(Cell &c, Rest &rest, uintptr_t a, uint8_t mask, bool atomic, bool constant,
+                             uint32_t place) {
+    if (!constant && is_repeated(c, mask, atomic)) return;
     check_records(c.writes, 2, a, mask, atomic, "read", place, "write");
     if (constant && first_place(c.writes, 2))
         report(a, "load_constant, of what this kernel writes,", place, "write",
                first_place(c.writes, 2), c.writes[0].slot1);
-    if (c.rare && rest->before_write && !current->known->dependency)
-        report(a, "read before grid_dependency_wait", place, "write", rest->before_write, 0);
-    if (constant) rest->constant = place, c.rare = 1;
-    keep(c.reads, 3, record(mask, atomic, place), &rest->turn);
+    if (c.rare && rest.before_write && !current->known->dependency)
+        report(a, "read before grid_dependency_wait", place, "write", rest.before_write, 0);
+    if (constant) rest.constant = place, c.rare = 1;
+    keep(c.reads, 3, record(mask, atomic, place), rest);
 }
 
-static void write_cell(uintptr_t a, uint8_t mask, bool atomic, bool shared, uint32_t place) {
-    Rest *rest;
-    Cell &c = cell_of(a, rest);
+static inline void write_cell(Cell &c, Rest &rest, uintptr_t a, uint8_t mask, bool atomic, bool shared,
+                              uint32_t place) {
     check_records(c.writes, 2, a, mask, atomic, "write", place, "write");
     check_records(c.reads, 3, a, mask, atomic, "write", place, "read");
-    if (c.rare && rest->constant)
-        report(a, "write", place, "load_constant", rest->constant, 0);
+    if (c.rare && rest.constant)
+        report(a, "write", place, "load_constant", rest.constant, 0);
     if (!shared && launch_dependent && !current->known->dependency)
-        report(a, "write before grid_dependency_wait", place, rest->before_write ? "write" : "read",
-               rest->before_write ? rest->before_write : rest->before_read, 0);
-    keep(c.writes, 2, record(mask, atomic, place), &rest->turn);
+        report(a, "write before grid_dependency_wait", place, rest.before_write ? "write" : "read",
+               rest.before_write ? rest.before_write : rest.before_read, 0);
+    keep(c.writes, 2, record(mask, atomic, place), rest);
+}
+
+/* The cells are on their way while something else is looked at. */
+static inline void fetch_cells(const Page *page, uintptr_t first, uintptr_t end) {
+    const Cell *at = &page->cells[first / 4 % cells_per_page];
+    for (uintptr_t a = first & ~(uintptr_t)3; a < end; a += 4) __builtin_prefetch(at++, 1);
+}
+void will_touch(const void *p, uint32_t bytes) {
+    fetch_cells(find_page((uintptr_t)p / 4 / cells_per_page), (uintptr_t)p, (uintptr_t)p + bytes);
 }
 
 static void touch(const void *p, size_t bytes, bool is_write, bool atomic, bool constant,
                   uint32_t place) {
     uintptr_t first = (uintptr_t)p, end = first + bytes, base = (uintptr_t)current_shared;
     bool shared = first >= base && first < base + current_shared_bytes;
-    if (bytes > 4 && bytes <= 64) fetch_cells(first, end);
+    Page *page = find_page(first / 4 / cells_per_page);
+    if (bytes > 4 && bytes <= 64) fetch_cells(page, first, end + bytes); /* and what a neighbour may be after */
     for (uintptr_t a = first & ~(uintptr_t)3; a < end; a += 4) {
+        const uintptr_t at = a / 4 % cells_per_page;
+        if (!at) page = find_page(a / 4 / cells_per_page);
+        Cell &c = page->cells[at];
+        Rest &rest = page->rests[at];
+        if (c.launch != launch_number) renew(c, rest);
         uint8_t mask = 0xf;
         if (a < first) mask = (uint8_t)(mask & 0xf << (first - a));
         if (a + 4 > end) mask = (uint8_t)(mask & 0xf >> (a + 4 - end));
-        if (is_write) write_cell(a, mask, atomic, shared, place);
-        else read_cell(a, mask, atomic, constant, place);
+        if (is_write) write_cell(c, rest, a, mask, atomic, shared, place);
+        else read_cell(c, rest, a, mask, atomic, constant, place);
     }
 }
 

@@ -53,6 +53,7 @@ void leave_at_once(State &s, const Meeting &m); /* the same, having done nothing
 void absorb(Meeting &m, const Known &from); /* a copy lands for whoever issued it */
 Known publish(State &s);
 
+void will_touch(const void *p, uint32_t bytes); /* soon: changes nothing */
 void read(const void *p, uint32_t bytes, Access access, Site site);
 void write(const void *p, uint32_t bytes, Access access, Site site);
 void fence(State &s);
@@ -76,6 +77,7 @@ inline void leave(State &, const Meeting &) {}
 inline void leave_at_once(State &, const Meeting &) {}
 inline void absorb(Meeting &, const Known &) {}
 inline Known publish(State &) { return {}; }
+inline void will_touch(const void *, uint32_t) {}
 inline void read(const void *, uint32_t, Access, Site) {}
 inline void write(const void *, uint32_t, Access, Site) {}
 inline void fence(State &) {}
