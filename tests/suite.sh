@@ -27,9 +27,9 @@ sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 # The slowest first, so that no core waits for one at the end; the others as they stand.
 job_names() {
     {
-        printf '%s\n' emulated emulated_prompts nvrtc simt simt_race families readme forward_cuda landmark \
-            prompts windows portable model_golden forward_families estimate exact family_files sliding \
-            sweep lua worker resume dist forward_cpu loop attention speak topk_faults draft deepseek \
+        printf '%s\n' emulated simt_race nvrtc simt families readme emulated_prompts forward_cuda landmark \
+            portable windows next prompts exact model_golden estimate forward_families sliding family_files \
+            not_a_number dist sweep attention loop forward_cpu lua worker resume speak topk_faults draft deepseek \
             warnings adapter kept batch ops sample_few mtp spec direct kv config_nolua program size
         for path in tests/*/run.sh; do [ ! -f "$path" ] || basename "$(dirname "$path")"; done
         echo lua
