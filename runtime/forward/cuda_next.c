@@ -8,9 +8,6 @@
  * such place, or memory of the host's that they read: models with them go without. */
 
 static cairn_status cuda_launch_steps(forward_cuda_state *f, const step_part *part, bool first, bool all);
-static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, const forward_row *row);
-static bool cuda_add_row(forward_cuda_state *f, step_part *part, int at, int i);
-static void cuda_empty_part(step_part *part);
 
 static void cuda_forget_next(forward_cuda_state *f) {
     f->dev->ahead -= f->next.there;
@@ -38,8 +35,7 @@ static bool cuda_is_next(const forward_cuda_state *f, cuda_flight *x) {
     const cuda_next *n = &f->next;
     const step_part *part = &x->part;
     if (!n->there || part->rows > n->count || part->logit_count != part->rows || part->watched ||
-        part->form.rule ||
-        !part->rule != !n->ruled || (n->ruled && !forward_rule_same(part->rule, &n->rule)))
+        part->form.rule || !part->rule != !n->ruled || (n->ruled && !forward_rule_same(part->rule, &n->rule)))
         return false;
     x->result_rows = n->count;
     memset(x->askers, 0xff, sizeof x->askers);

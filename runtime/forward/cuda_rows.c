@@ -116,6 +116,44 @@ static int cuda_most_runs(const forward_cuda_state *f, const forward_rule *rule,
     return whole > listed ? whole : listed;
 }
 
+/* Makes logits of the part's next row; false: there is no room for them. */
+static bool cuda_want_row(forward_cuda_state *f, step_part *part) {
+    const int first = part->joined        ? part->rows - part->logit_count
+                      : part->logit_count ? part->logit_first
+                                          : part->rows;
+    if (part->rows - first >= STEP_STAGE_ROWS) return false;
+    if (part->joined) f->wanted[part->logit_count] = part->rows;
+    part->logit_first = first;
+    part->logit_count = part->rows - first + 1;
+    return true;
+}
+
+static void cuda_empty_part(step_part *part) {
+    part->rows = part->logit_first = part->logit_count = part->runs = 0;
+}
+
+/* The runs that any row of the part has with this one, at most. */
+static int cuda_runs_with(const forward_cuda_state *f, const step_part *part, const forward_row *row) {
+    const int runs = cuda_most_runs(f, part->rule, row->position);
+    return runs > part->runs ? runs : part->runs;
+}
+
+/* Whether the stage kernels hold this row, too, and the exchange all its runs. */
+static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, const forward_row *row) {
+    return !part->rows || (part->rows < STEP_STAGE_ROWS &&
+                           (int64_t)cuda_runs_with(f, part, row) * (part->rows + 1) <= f->stage_parts);
+}
+
+/* Adds row `at` of the batch, of sequence i, to the part; false: there is no room for its logits. */
+static bool cuda_add_row(forward_cuda_state *f, step_part *part, int at, int i) {
+    const forward_row *row = &part->batch->rows[at];
+    if ((row->logits || row->sample) && !cuda_want_row(f, part)) return false;
+    part->runs = cuda_runs_with(f, part, row);
+    part->at[part->rows] = at;
+    part->sequences[part->rows++] = i;
+    return true;
+}
+
 /* What a row that drafts sees, and where its embedding and its hidden state are. */
 static void cuda_put_draft(forward_cuda_state *f, const forward_batch *batch, int from, int r,
                            int32_t *array, int n) {

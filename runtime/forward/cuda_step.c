@@ -15,26 +15,25 @@ static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
 /* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
  * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
 static cuda_ahead cuda_plan_ahead(const step_part *part) {
-    const forward_row *rows = part->batch->rows;
     const cuda_ahead none = {NULL, 0, 0, 0};
     const forward_sequence *s;
     int first = 0, end, groups, masks = 0;
-    while (first < part->rows && !rows[part->at[first]].own) first++;
+    while (first < part->rows && !cuda_part_row(part, first)->own) first++;
     if (first == part->rows || !part->batch->drafts) return none;
     for (end = first; end < part->rows && part->sequences[end] == part->sequences[first];) end++;
-    while (first + masks < end && rows[part->at[first + masks]].own == masks + 1) masks++;
+    while (first + masks < end && cuda_part_row(part, first + masks)->own == masks + 1) masks++;
     groups = masks ? (end - first + masks - 1) / masks : 0; /* the last may have fewer */
     s = cuda_part_sequence(part, first);
     if (!groups || groups > first || masks > STEP_MOST_DRAFTS || part->at[first - groups] != s->first ||
         part->at[end - 1] != s->first + s->rows - 1)
         return none;
     for (int r = end; r < part->rows; r++)
-        if (rows[part->at[r]].own) return none;
+        if (cuda_part_row(part, r)->own) return none;
     for (int r = first - groups; r < end; r++) {
-        const forward_row *row = &rows[part->at[r]];
+        const forward_row *row = cuda_part_row(part, r);
         if (r < first ? !row->sample : !row->hidden) return none;
     }
-    return (cuda_ahead){rows[part->at[first]].adapter, first - groups, groups - 1, masks};
+    return (cuda_ahead){cuda_part_row(part, first)->adapter, first - groups, groups - 1, masks};
 }
 
 /* Whether the step's graph drafts them too: there is nothing else, and tokens are the best ones. */
