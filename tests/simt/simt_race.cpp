@@ -338,8 +338,8 @@ static inline void write_cell(Cell &c, Rest &rest, uintptr_t a, uint8_t mask, bo
 
 /* The cells are on their way while something else is looked at. */
 static inline void fetch_cells(const Page *page, uintptr_t first, uintptr_t end) {
-    const Cell *at = &page->cells[first / 4 % cells_per_page];
-    for (uintptr_t a = first & ~(uintptr_t)3; a < end; a += 4) __builtin_prefetch(at++, 1);
+    const uintptr_t at = first / 4 % cells_per_page, count = (end - 1) / 4 - first / 4 + 1;
+    for (uintptr_t i = at; i < at + count && i < cells_per_page; i++) __builtin_prefetch(&page->cells[i], 1);
 }
 void will_touch(const void *p, uint32_t bytes) {
     fetch_cells(find_page((uintptr_t)p / 4 / cells_per_page), (uintptr_t)p, (uintptr_t)p + bytes);
