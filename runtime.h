@@ -524,13 +524,14 @@ typedef struct cairn_session cairn_session;
  * max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the device leaves; on the CPU a
  * max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY with the arithmetic. max_seq_len is lowered to
  * the model's with one log line. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED,
- * OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR, CANCELLED (by the config's progress_callback). Heads
- * have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads. The file may be changed, cut
- * short or removed once the call has returned: the GPU holds its weights, the CPU a copy. With memory.map = "file"
- * the CPU reads the file itself, through a map that processes share: then it must stand as it is until
- * cairn_model_free, since a system ends a process that reads what was cut off. A file cut short while the call reads
- * it is a FILE_ERROR. It returns once the model can speak. Kernels that are not in the cache and only make steps
- * faster go on compiling in the background; until they are there steps are a third slower, with the same bits. */
+ * OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR, CANCELLED (by the config's progress_callback).
+ * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
+ * The file may be changed, cut short or removed once the call has returned: the GPU holds its weights, the CPU a
+ * copy. With memory.map = "file" the CPU reads the file itself, through a map that processes share: then it must
+ * stand as it is until cairn_model_free, since a system ends a process that reads what was cut off. A file cut short
+ * while the call reads it is a FILE_ERROR.
+ * It returns once the model can speak. Kernels that are not in the cache and only make steps faster go on compiling
+ * in the background; until they are there steps are a third slower, with the same bits. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
 
 /* A model file that lies in memory or that the host reads, from an archive of its own. Zeroed, then
@@ -763,14 +764,15 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * session, model or runtime that it closes goes when the call has ended. [blocks]
  *
  * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end token only where
- * the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR). Notation of llama.cpp's GBNF:
- * rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9], [^\n], `.`, groups, | and * + ? {m} {m,}
- * {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that give the same text share what is known of it. A session's
- * second generation begins the grammar anew, unless grammar_from tells where in its ids the text began. A JSON
- * Schema becomes such a grammar. Supported: type, properties (in their order), required, additionalProperties (not
- * given beside properties: none), items, prefixItems, minItems, maxItems, minLength, maxLength, minimum, maximum and
- * the exclusive ones of integers, enum, const, anyOf, oneOf (as anyOf), $ref within the schema, true; any other
- * keyword but a note is UNSUPPORTED by its name and place.
+ * the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR).
+ * Notation of llama.cpp's GBNF: rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9], [^\n], `.`,
+ * groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that give the same text share
+ * what is known of it. A session's second generation begins the grammar anew, unless grammar_from tells where in its
+ * ids the text began.
+ * A JSON Schema becomes such a grammar. Supported: type, properties (in their order), required, additionalProperties
+ * (not given beside properties: none), items, prefixItems, minItems, maxItems, minLength, maxLength, minimum,
+ * maximum and the exclusive ones of integers, enum, const, anyOf, oneOf (as anyOf), $ref within the schema, true;
+ * any other keyword but a note is UNSUPPORTED by its name and place.
  * Errors: cairn_append's; EMPTY_PROMPT; BAD_DATA where a token's logits are no numbers, since weights are damaged,
  * or on the GPU values beyond 65504: what was said stays. Of a grammar INVALID_ARGUMENT with line and column (left
  * recursion, too), or when no token may come next; UNSUPPORTED where it is too ambiguous. */
