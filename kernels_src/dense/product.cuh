@@ -23,6 +23,7 @@
 #ifndef CAIRN_PRODUCT_CUH
 #define CAIRN_PRODUCT_CUH
 
+#include "dense/lines.cuh"
 #include "dense/packed.cuh"
 
 constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP;
@@ -603,27 +604,22 @@ template <int G> struct group_of<PACK_F16, G> {
 };
 
 /* bias times the sum of x of each unit, for add_low; divided by 32, so that 32 of the largest f16
- * fit. Row u of A has ones for unit u alone, so that the products leave unit g of columns 2t, 2t + 1
- * in a lane. */
+ * fit. Two units are the rows of A, and B has ones in the column that is the pair's lanes' first. */
 template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias, int band, band_sums *xs) {
     float d[4] = {};
 #pragma unroll
-    for (int u = 0; u < G; u++) {
-        const uint32_t ones = lane_anew() / 4 == u ? 0x3c003c00u : 0;
-        const uint32_t a[4] = {ones, 0, ones, 0};
-        mma_f16(d, a, b[u]);
-        mma_f16(d, a, b[u] + 2);
+    for (int u = 0; u < G; u += 2) {
+        const uint32_t ones = lane_anew() / 4 == u ? 0x3c003c00u : 0, column[2] = {ones, ones};
+#pragma unroll
+        for (int s = 0; s < 4; s += 2) {
+            const uint32_t a[4] = {b[u][s], G > 1 ? b[u + 1][s] : 0, b[u][s + 1], G > 1 ? b[u + 1][s + 1] : 0};
+            mma_f16(d, a, column);
+        }
     }
-    const float low = d[0] * (bias / 32.0f), high = d[1] * (bias / 32.0f);
+    const float low = d[0] * (bias / 32.0f), high = d[2] * (bias / 32.0f); /* of one unit the second is zero */
     const uint32_t held = pack_f16x2(low, high);
     const f32x2 kept = unpack_f16x2(held);
-    const uint32_t rest = pack_f16x2(low - kept.x, high - kept.y);
-    const int g = lane_anew() / 4, t = lane_anew() % 4;
-    if (g >= max_of(G, 2)) return; /* of one unit the second is zero */
-    uint16_t *to = (uint16_t *)&xs[g / 2 * 8 + 2 * t].of[band] + g % 2;
-    uint16_t *next = (uint16_t *)&xs[g / 2 * 8 + 2 * t + 1].of[band] + g % 2;
-    to[0] = (uint16_t)held, to[2] = (uint16_t)rest;
-    next[0] = (uint16_t)(held >> 16), next[2] = (uint16_t)(rest >> 16);
+    if (low_part<G>::mine()) xs[low_part<G>::at()].of[band] = u32x2{held, pack_f16x2(low - kept.x, high - kept.y)};
 }
 
 /* The same of a row alone: of the lane's two columns. */

@@ -86,15 +86,26 @@ template <int INPUTS> struct rows_input {
         if (!Place::mine() || (!Place::AIMED && Place::row() >= rows)) return 0;
         return Place::WHOLE ? N : ceil_div(INPUTS / 32 - Place::unit() - unit, Place::STEP);
     }
+    /* Of rows that are all there. */
+    template <int N, class Place> CAIRN_METHOD constexpr bool by_lines() {
+        return !FLOW && !Place::AIMED && N % 2 == 0;
+    }
     template <class Place> CAIRN_MEMBER void aim(int unit) {
         aimed = unit;
         at += ((unit + Place::unit()) * 32 + lane_id() % 4 * 8) * 2;
     }
     template <int N, class Place = rows_place>
     CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
-        const int there = wanted<N, Place>(unit);
         u32x4 v[N] = {};
-        if (there > 0) receive<N>(p, v, lane_at<Place>(unit), 64 * Place::STEP, there);
+        if constexpr (by_lines<N, Place>()) {
+            const row_lines<N, INPUTS> lines(at, Place::BAND * 8, rows, unit);
+            lines.load(v);
+            warp_sync();
+            lines.exchange(v);
+        } else {
+            const int there = wanted<N, Place>(unit);
+            if (there > 0) receive<N>(p, v, lane_at<Place>(unit), 64 * Place::STEP, there);
+        }
 #pragma unroll
         for (int u = 0; u < N; u++)
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
@@ -136,14 +147,17 @@ struct norm_input : rows_input<HIDDEN> {
             there = wanted<N, Place>(unit), sums = ceil_div(SQUARES - lane_id(), WARP);
             from = lane_at<Place>(unit), other = (const uint32_t *)squares;
         }
+        constexpr bool LINES = rows_input<HIDDEN>::template by_lines<N, Place>();
+        const row_lines<N, HIDDEN> lines(at, Place::BAND * 8, rows, unit);
         u32x4 v[N] = {};
         uint32_t square[EACH] = {};
         patience wait(p);
         bool complete;
         do {
             complete = true;
+            if constexpr (LINES) lines.load(v);
 #pragma unroll
-            for (int i = 0; i < N; i++)
+            for (int i = 0; i < N && !LINES; i++)
                 if (i < there) v[i] = load_relaxed16(from + i * (64 * Place::STEP));
 #pragma unroll
             for (int i = 0; i < EACH; i++)
@@ -154,6 +168,7 @@ struct norm_input : rows_input<HIDDEN> {
             for (int i = 0; i < EACH; i++) complete = complete && square[i] != EMPTY;
         } while (FLOW && !complete && wait.more());
         warp_sync();
+        if constexpr (LINES) lines.exchange(v);
 #pragma unroll
         for (int u = 0; u < N; u++)
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
