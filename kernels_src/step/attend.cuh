@@ -195,24 +195,37 @@ CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, ste
         auto skip = [&](int, int position, bool seen) {
             return (seen && position >= item.fresh) != late;
         };
-        fetch_keys(cache, piece, mine, skip);
-        fetch_values(cache, VALUE_STEP, piece, mine, skip);
+        bool any = !late;
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES; i++)
+            any = any || (piece[i].last >= 0 && piece[i].position + piece[i].last >= item.fresh);
+        if (any) fetch_keys(cache, piece, mine, skip);
+        if (any) fetch_values(cache, VALUE_STEP, piece, mine, skip);
     }
     copy_async_commit();
 }
 
-/* Waits for the queries of rows [first, first + rows), of several only where there is one share, and
- * puts them into shared memory: row m at piece_at(m, ...). */
-CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int share,
-                                 const uint8_t *layer, unsigned char *memory) {
+/* The pieces of the queries of rows [first, first + rows), of several only where there is one share: piece(where row
+ * m has it in shared memory, piece_at(m, ...), where it comes from, whether there is one). */
+template <class Piece>
+CAIRN_INLINE void each_query_piece(int first, int rows, int share, const uint8_t *layer, unsigned char *memory,
+                                   Piece piece) {
 #pragma unroll 1
     for (int i = thread_id(); i < rows * share_heads(share) * PIECES; i += THREADS) {
         const int m = i / PIECES, row = first + m / SHARE, head = first_head(share) + m % SHARE;
-        u32x4 v = {};
-        if (has_piece(i % PIECES)) receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 +
-                              i % PIECES * 16);
-        *(u32x4 *)(memory + QUERIES_AT + piece_at(m, i % PIECES)) = v;
+        piece(memory + QUERIES_AT + piece_at(m, i % PIECES),
+              layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 + i % PIECES * 16, has_piece(i % PIECES));
     }
+}
+
+/* Waits for them. */
+CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int share,
+                                 const uint8_t *layer, unsigned char *memory) {
+    each_query_piece(first, rows, share, layer, memory, [&](unsigned char *to, const uint8_t *from, bool there) {
+        u32x4 v = {};
+        if (there) receive<1>(p, &v, from);
+        *(u32x4 *)to = v;
+    });
 }
 
 /* In the flow: the group's queries and the chunk's keys and values of this forward, all at once. */
@@ -297,9 +310,15 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
     static_assert(sizeof(attend_place) <= ATTEND_BYTES - WORDS_AT, "attend: its place");
     if (FLOW) {
         gather_fresh(p, item, layer, memory);
-    } else {
+    } else if (STAGES > 1) {
         fetch_first(p, item, cache, memory, true);
         gather_queries(p, item.first, item.rows, item.share, layer, memory);
+    } else { /* the queries come with what keys are new */
+        each_query_piece(item.first, item.rows, item.share, layer, memory,
+                         [&](unsigned char *to, const uint8_t *from, bool there) {
+                             copy_async16(shared_addr(to), from, there);
+                         });
+        fetch_first(p, item, cache, memory, true);
     }
     if (thread_id() == 0) *(attend_place *)(memory + WORDS_AT) = item;
     copy_async_wait<2 * STAGES - 2>();

@@ -1,9 +1,11 @@
-/* Attention of a row alone to all earlier tokens, or to its window, in few runs: as step_attend (step/attend.cu), but
- * a cluster of blocks has all runs of a KV head, a block each, and each merges some of the values.
+/* Attention of a row, or of few that are each a group, to all earlier tokens or to their windows, in few runs: as
+ * step_attend (step/attend.cu), but a cluster of blocks has all runs of a row and KV head, a block each, and each
+ * merges some of the values.
  *
  * step_attend_row
- *             to the bit as step_attend. Grid (blocks of a cluster, LAYOUT_SELECT_CLUSTER or more, one for each run at
- *             least; kv_heads); CAIRN_WARPS warps; shared memory CHAIN_AT + layout_inbox_bytes of as many runs.
+ *             to the bit as step_attend. Grid (blocks of a cluster, one for each run of any row at least; kv_heads;
+ *             rows); CAIRN_WARPS warps; shared memory CHAIN_AT + layout_inbox_bytes of as many runs as blocks, of
+ *             LAYOUT_SELECT_CLUSTER at least.
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Up to 16 query heads of a KV head. Sync: one cluster barrier, and
  * one for what the blocks send each other. sm_90 and up.
@@ -34,7 +36,7 @@ CAIRN_KERNEL(step_attend_row, THREADS, ATTEND_BLOCKS, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
     const int kv_head = block_id_y();
-    const bool live = find_row(p, 0, kv_head, cluster_rank(), item);
+    const bool live = find_row(p, block_id_z(), kv_head, cluster_rank(), item);
     const step_cache cache = cache_of(p, p.layer);
     const cluster_inbox inbox(memory + CHAIN_AT);
     if (thread_id() == 0) {

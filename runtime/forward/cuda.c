@@ -33,7 +33,7 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
-    STEP_ROW_CLUSTER = 8, /* blocks of a cluster that takes a row alone, or twice as many: see cuda_chain.c */
+    STEP_ROW_CLUSTER = 8, /* blocks of a cluster that has a row alone, or twice as many: see cuda_chain.c */
     STEP_GRAPHS = 14, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
     STEP_CONSTANTS = 41,
@@ -265,7 +265,8 @@ typedef struct forward_cuda_state {
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
     step_single singles[STEP_SINGLES];
-    int row_most;               /* blocks of a cluster at most, 0: there is no such kernel for the model */
+    int row_most, row_places;   /* blocks of a cluster at most, 0: there is no such kernel for the model; that run at
+                                   once */
     bool may_relay;             /* whether there is such a kernel */
     step_chain chain;           /* of the step that is launched */
     step_row_ways row_ways;     /* of the same */

@@ -1,4 +1,4 @@
-/* forward_cuda_chain: whole attention of steps of many rows, and of one row. Usually a block has a run of a row, and
+/* forward_cuda_chain: whole attention of steps of many rows, and of few. Usually a block has a run of a row, and
  * the last block of a row merges what all left in memory. Of both kinds below the runs, and so the bits, stay what
  * they are; each is compiled in the background from the first such step on.
  *
@@ -7,8 +7,9 @@
  * block for each place on the GPU.
  * A row alone: of up to 8 or 16 runs a cluster has them, and merges them without going through memory
  * (kernels_src/step/attend_row.cu); of more, words on their way through memory say themselves that they are there
- * (kernels_src/step/attend_relay.cu), as of few rows with few runs. Each is 2 us less a layer or more. The same in the
- * layers of a sparse step that do not select. */
+ * (kernels_src/step/attend_relay.cu). Each is 2 us less a layer or more. The same in the layers of a sparse step that
+ * do not select. Few rows of few runs: clusters where all run at once (8B, 2 rows of two runs: 1.6 us less a layer than
+ * by relay), else relay. */
 
 /* ---- many rows ---- */
 
@@ -48,7 +49,7 @@ static int cuda_chain_blocks(const forward_cuda_state *f, int layer) {
     return window ? (cuda_window_runs(f, window) + each - 1) / each : f->chain.blocks;
 }
 
-/* ---- a row alone ---- */
+/* ---- few rows ---- */
 
 /* Of one of so many runs: which of the two can be launched by now. */
 static step_row_ways cuda_get_row_ways(forward_cuda_state *f, int runs) {
@@ -66,6 +67,16 @@ static int cuda_row_length(const forward_cuda_state *f) {
     return head[STEP_CHUNKS] <= f->row_most ? 1 : 2;
 }
 
+/* How many clusters of so many blocks run at once where `places` blocks do. H200: 30 of 4 of 132. */
+static int cuda_cluster_room(int places, int size) { return (size > 2 ? places * 10 / 11 : places) / size; }
+
+/* Blocks of a cluster that has a row of up to so many runs: one alone is merged the faster the more they are. */
+static int cuda_row_cluster(int rows, int runs) {
+    int blocks = rows == 1 ? STEP_ROW_CLUSTER : 2;
+    while (blocks < runs) blocks *= 2;
+    return blocks;
+}
+
 /* Whether the runs of so many rows find place in what relay has, those of windows too. */
 static bool cuda_fits_relay(const forward_cuda_state *f, int rows, int runs) {
     const int most = runs > f->window_runs ? runs : f->window_runs;
@@ -80,7 +91,11 @@ static step_row_ways cuda_choose_row_ways(forward_cuda_state *f, const forward_r
     if (f->adapts || f->drafts || f->wide || f->stage.words[STEP_GROUPS] != rows) return ways;
     if (rule && cuda_selects_all(f, rule)) return ways;
     if (rows == 1) return cuda_get_row_ways(f, runs);
-    ways.relays = !rule && f->may_relay && runs > 1 && cuda_fits_relay(f, rows, runs) && !f->chain.chunks &&
+    if (rule || f->chain.chunks || runs == 1) return ways;
+    ways.clusters = runs <= f->row_most &&
+                    rows * f->shape->kv_heads <= cuda_cluster_room(f->row_places, cuda_row_cluster(rows, runs)) &&
+                    cuda_has_single(f, STEP_SINGLE_ROW, false);
+    ways.relays = !ways.clusters && f->may_relay && cuda_fits_relay(f, rows, runs) &&
                   cuda_has_single(f, STEP_SINGLE_RELAY, false);
     return ways;
 }

@@ -308,6 +308,7 @@ static bool cuda_has_clusters(const forward_cuda_state *f) {
 static void cuda_choose_row_kernels(forward_cuda_state *f) {
     const int kv_heads = f->shape->kv_heads, mergers = f->blocks / 4 / kv_heads;
     f->may_relay = !f->flow_chunks && !f->latents.heads && cuda_shares(f->shape) == 1;
+    f->row_places = f->blocks;
     f->row_most = f->shape->head_dim > 64 ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
     while (f->row_most * kv_heads > 2 * f->blocks) f->row_most /= 2;
     if (!f->may_relay || !cuda_has_clusters(f) || f->row_most < STEP_ROW_CLUSTER) f->row_most = 0;

@@ -135,7 +135,7 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
     const int parts = cuda_cluster(f, kernel, layer);
     int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), places, windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
-        const int room = (parts > 2 ? places * 10 / 11 : places) / (parts * windows); /* H200: 30 of 4 of 132 */
+        const int room = cuda_cluster_room(places, parts) / windows;
         const int most = room ? room : 1;
         const int each = (tiles + most - 1) / most;
         x = (tiles + each - 1) / each * parts;
@@ -172,8 +172,8 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
     }
     if (f->row_ways.clusters && blocks <= f->row_most) {
         kernel = &f->singles[STEP_SINGLE_ROW].kernel;
-        dims.cluster = dims.grid[0] = blocks > STEP_ROW_CLUSTER ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
-        dims.grid[1] = shares, dims.grid[2] = 1;
+        dims.cluster = dims.grid[0] = (unsigned)cuda_row_cluster(groups, blocks);
+        dims.grid[1] = shares, dims.grid[2] = (unsigned)groups;
         dims.shared_bytes = (unsigned)cuda_cluster_bytes(f);
     }
     if (chained) {
@@ -282,7 +282,7 @@ static int cuda_graph_kind(const forward_cuda_state *f) {
 static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
     const bool all = rule && (!f->row_ways.clusters || cuda_row_length(f) > 1);
-    const int least = all ? f->runs : f->row_ways.clusters ? STEP_ROW_CLUSTER : 1;
+    const int least = all ? f->runs : f->row_ways.clusters && rows == 1 ? STEP_ROW_CLUSTER : 1;
     step_graph_size size = {least, rows, rows, f->chain, f->banded};
     while (size.chunks < head[STEP_CHUNKS] && !all && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;

@@ -67,9 +67,10 @@ static int32_t drawn[MOST_ROWS];
 
 enum { PROMPT = -1, DENSE, SPARSE }; /* how rows run: as prompt, as step with no rule, with one */
 
-/* One forward of `rows` rows of each of the sequences [first, end), from `position` on; logits
- * [rows of them all, VOCAB] or only the last `wanted`. */
-static bool forward(rig *g, int first, int end, int position, int rows, int how, int wanted,
+/* One forward of `rows` rows of each of the sequences [first, end), from position `at` on, or of each next one
+ * `spread` before; logits [rows of them all, VOCAB] or only the last `wanted`. */
+static int spread;
+static bool forward(rig *g, int first, int end, int at, int rows, int how, int wanted,
                     float *logits) {
     static forward_row r[MOST_ROWS];
     static sample_ask asks[MOST_ROWS];
@@ -83,6 +84,7 @@ static bool forward(rig *g, int first, int end, int position, int rows, int how,
     b.sampled = drawn;
     for (int s = first; s < end; s++) {
         forward_sequence *q = &sequences[b.sequence_count++];
+        const int position = at - s * spread;
         q->table = s, q->first = b.row_count, q->rows = rows;
         q->rule = how == DENSE ? NULL : &g->rule;
         q->stored = position / PAGE;
@@ -107,7 +109,7 @@ static bool forward(rig *g, int first, int end, int position, int rows, int how,
     status = g->model->backend->forward(g->model, &g->model->kv, &b);
     device_leave(&g->rt->device);
     for (int s = first; s < end; s++) {
-        if (sequences[s - first].rule) g->bounded[s] = position / PAGE;
+        if (sequences[s - first].rule) g->bounded[s] = (at - s * spread) / PAGE;
         g->pages_read[s] = sequences[s - first].pages_read;
     }
     if (status) tap_note("forward: %s", cairn_last_error(g->rt));
@@ -486,6 +488,21 @@ static void test_joint(rig *gpu, int at) {
     test_batch(gpu, 30, 1, SPARSE); /* where all pages are kept */
 }
 
+/* Rows of several sequences, as long as each other and not, by a cluster each, on a GPU of so many multiprocessors that
+ * all run at once. */
+static void test_clusters(rig *gpu, int at, bool expected) {
+    forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
+    const int places = s->row_places;
+    const step_flow_state chains = s->singles[STEP_SINGLE_CHAIN].state;
+    s->row_places = 132, s->singles[STEP_SINGLE_CHAIN].state = STEP_FLOW_FAILED;
+    for (spread = 0; spread <= 120; spread += 120) {
+        test_batch(gpu, at, 1, DENSE);
+        tap_ok(s->row_ways.clusters == expected && !s->row_ways.relays, "cuda, by clusters of %d blocks, %d tokens apart",
+               cuda_row_cluster(SEQUENCES, cuda_row_runs(s, NULL, at)), spread);
+    }
+    s->row_places = places, s->singles[STEP_SINGLE_CHAIN].state = chains, spread = 0;
+}
+
 /* A row alone that sees all in some layer, by relay and by a cluster of blocks once their kernels are there: the bits of
  * blocks that are counted, alone and among others. */
 static void test_row(rig *gpu, int at, int how) {
@@ -511,6 +528,7 @@ static void test_row(rig *gpu, int at, int how) {
                kind, runs, way);
         test_batch(gpu, at, 1, how);
         test_batch(gpu, 3, 1, how);
+        if (clusters && how == DENSE) test_clusters(gpu, at, expected);
     }
     s->may_relay = may_relay, s->row_most = most;
 }
