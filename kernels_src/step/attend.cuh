@@ -195,12 +195,14 @@ CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, ste
         auto skip = [&](int, int position, bool seen) {
             return (seen && position >= item.fresh) != late;
         };
-        bool any = !late;
+        bool any = !late; /* most warps have no key of this forward */
 #pragma unroll
         for (int i = 0; i < WARP_PIECES; i++)
             any = any || (piece[i].last >= 0 && piece[i].position + piece[i].last >= item.fresh);
-        if (any) fetch_keys(cache, piece, mine, skip);
-        if (any) fetch_values(cache, VALUE_STEP, piece, mine, skip);
+        if (any) {
+            fetch_keys(cache, piece, mine, skip);
+            fetch_values(cache, VALUE_STEP, piece, mine, skip);
+        }
     }
     copy_async_commit();
 }

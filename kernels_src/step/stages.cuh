@@ -86,7 +86,7 @@ template <int INPUTS> struct rows_input {
         if (!Place::mine() || (!Place::AIMED && Place::row() >= rows)) return 0;
         return Place::WHOLE ? N : ceil_div(INPUTS / 32 - Place::unit() - unit, Place::STEP);
     }
-    /* Of rows that are all there. */
+    /* Whether x comes by whole lines (dense/lines.cuh): not in the flow, which reads until all is there. */
     template <int N, class Place> CAIRN_METHOD constexpr bool by_lines() {
         return !FLOW && !Place::AIMED && N % 2 == 0;
     }

@@ -265,8 +265,8 @@ typedef struct forward_cuda_state {
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
     step_single singles[STEP_SINGLES];
-    int row_most, row_places;   /* blocks of a cluster at most, 0: there is no such kernel for the model; that run at
-                                   once */
+    int row_most;               /* blocks of a cluster at most, 0: there is no such kernel for the model */
+    int row_places;             /* blocks of the clusters of several rows at most */
     bool may_relay;             /* whether there is such a kernel */
     step_chain chain;           /* of the step that is launched */
     step_row_ways row_ways;     /* of the same */

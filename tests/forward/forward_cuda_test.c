@@ -488,8 +488,7 @@ static void test_joint(rig *gpu, int at) {
     test_batch(gpu, 30, 1, SPARSE); /* where all pages are kept */
 }
 
-/* Rows of several sequences, as long as each other and not, by a cluster each, on a GPU of so many multiprocessors that
- * all run at once. */
+/* Rows of several sequences, as long as each other and not, by a cluster each, on a GPU of many multiprocessors. */
 static void test_clusters(rig *gpu, int at, bool expected) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
     const int places = s->row_places;
@@ -497,7 +496,8 @@ static void test_clusters(rig *gpu, int at, bool expected) {
     s->row_places = 132, s->singles[STEP_SINGLE_CHAIN].state = STEP_FLOW_FAILED;
     for (spread = 0; spread <= 120; spread += 120) {
         test_batch(gpu, at, 1, DENSE);
-        tap_ok(s->row_ways.clusters == expected && !s->row_ways.relays, "cuda, by clusters of %d blocks, %d tokens apart",
+        tap_ok(s->row_ways.clusters == expected && !s->row_ways.relays,
+               "cuda, rows by clusters of %d blocks, %d tokens apart",
                cuda_row_cluster(SEQUENCES, cuda_row_runs(s, NULL, at)), spread);
     }
     s->row_places = places, s->singles[STEP_SINGLE_CHAIN].state = chains, spread = 0;
