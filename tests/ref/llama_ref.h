@@ -55,7 +55,8 @@ typedef struct llama_ref {
      * as near as f32 can tell. */
     const double *theirs[2];
     long strayed;   /* how many of theirs were not */
-    double closest; /* least distance between the last page kept and the first left out, of the largest score */
+    double closest; /* least distance between the scores of the last page kept and the first left out, of the largest
+                       sum of a score's terms without their signs: rounding moves a score by a part of that */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
     unsigned long long read[8][8]; /* [layer][kv_head] the pages read since they were 0, a bit each */
@@ -134,21 +135,25 @@ QUICK double *llama_ref_at(const llama_ref *m, double *kept, int layer, int posi
     return kept + (((long)layer * m->capacity + position) * m->kv_heads + head) * m->dim;
 }
 
-QUICK double llama_ref_score(llama_ref *m, int layer, int head, int page, const double *q) {
+/* A page's score; *terms becomes at least the sum of its terms without their signs. */
+QUICK double llama_ref_score(llama_ref *m, int layer, int head, int page, const double *q, double *terms) {
     const int group = m->heads / m->kv_heads;
-    double score = 0;
+    double score = 0, size = 0;
     for (int g = 0; g < group; g++) {
-        double sum = 0;
+        double sum = 0, one = 0;
         for (int d = 0; d < m->dim; d++) {
             double low = INFINITY, high = -INFINITY, all = 0, x = q[g * m->dim + d];
             for (int t = page * m->size; t < (page + 1) * m->size; t++) {
                 double key = llama_ref_at(m, m->keys, layer, t, head)[d];
                 low = key < low ? key : low, high = key > high ? key : high, all += key;
             }
-            sum += m->mean ? x * all / m->size : fmax(x * low, x * high);
+            const double term = m->mean ? x * all / m->size : fmax(x * low, x * high);
+            sum += term, one += fabs(term);
         }
         score = !g ? sum : m->by_head ? fmax(score, sum) : score + sum;
+        size = m->by_head ? fmax(size, one) : size + one;
     }
+    *terms = fmax(*terms, size);
     return score;
 }
 
@@ -164,10 +169,7 @@ QUICK void llama_ref_seen(llama_ref *m, int layer, int head, int position, const
         seen[t] = own ? position - t < own
                       : m->dense || t < m->sinks || t >= candidates * m->size;
     double largest = 1e-9;
-    for (int c = 0; c < candidates; c++) {
-        scores[c] = llama_ref_score(m, layer, head, c, q);
-        largest = fmax(largest, fabs(scores[c]));
-    }
+    for (int c = 0; c < candidates; c++) scores[c] = llama_ref_score(m, layer, head, c, q, &largest);
     for (int k = 0; k <= m->topk && k < candidates && !m->dense; k++) {
         int best = -1;
         for (int c = 0; c < candidates; c++)
@@ -221,11 +223,16 @@ QUICK void llama_ref_attend(llama_ref *m, int layer, int position, const double 
 
 /* ---- selection by landmarks, in two levels, with window and pages apart ---- */
 
-QUICK double llama_ref_dot(const llama_ref *m, int layer, int head, int t, const double *q) {
-    double sum = 0;
-    for (int d = 0; d < m->dim; d++)
-        sum += q[d] * llama_ref_at(m, m->keys, layer, t, head)[d];
-    return sum * (m->scale > 0 ? m->scale : 1 / sqrt(m->dim));
+/* terms: as of llama_ref_score, or NULL */
+QUICK double llama_ref_dot(const llama_ref *m, int layer, int head, int t, const double *q, double *terms) {
+    const double scale = m->scale > 0 ? m->scale : 1 / sqrt(m->dim);
+    double sum = 0, size = 0;
+    for (int d = 0; d < m->dim; d++) {
+        const double term = q[d] * llama_ref_at(m, m->keys, layer, t, head)[d];
+        sum += term, size += fabs(term);
+    }
+    if (terms) *terms = fmax(*terms, size * scale);
+    return sum * scale;
 }
 
 /* Softmax over the tokens marked 1: out [dim], 0 with none; returns lse. */
@@ -233,11 +240,11 @@ QUICK double llama_ref_softmax(const llama_ref *m, int layer, int head, const do
                                 const unsigned char *marks, int mark, int end, double *out) {
     double top = -INFINITY, total = 0;
     for (int t = 0; t < end; t++)
-        if (marks[t] == mark) top = fmax(top, llama_ref_dot(m, layer, head, t, q));
+        if (marks[t] == mark) top = fmax(top, llama_ref_dot(m, layer, head, t, q, NULL));
     for (int d = 0; d < m->dim; d++) out[d] = 0;
     for (int t = 0; t < end; t++) {
         if (marks[t] != mark) continue;
-        const double p = exp(llama_ref_dot(m, layer, head, t, q) - top);
+        const double p = exp(llama_ref_dot(m, layer, head, t, q, NULL) - top);
         total += p;
         for (int d = 0; d < m->dim; d++)
             out[d] += p * llama_ref_at(m, m->values, layer, t, head)[d];
@@ -258,12 +265,10 @@ QUICK void llama_ref_join(const llama_ref *m, const double *parts, const double 
     }
 }
 
-/* The k best of scores [count], marked; the distance to the best left out to m->closest. */
-QUICK void llama_ref_best(llama_ref *m, const double *scores, int count, int k,
+/* The k best of scores [count], marked; the distance to the best left out, of `largest`, to m->closest. */
+QUICK void llama_ref_best(llama_ref *m, const double *scores, int count, int k, double largest,
                            unsigned char *chosen) {
-    double last = 0, largest = 1e-9;
-    for (int c = 0; c < count; c++)
-        if (scores[c] > -INFINITY) largest = fmax(largest, fabs(scores[c]));
+    double last = 0;
     for (int i = 0; i <= k && i < count; i++) {
         int best = -1;
         for (int c = 0; c < count; c++)
@@ -291,20 +296,25 @@ QUICK void llama_ref_forms_head(llama_ref *m, int layer, int head, int position,
         marks[t] = own_window ? position - t < own_window : t < m->sinks || t >= count * m->size;
         if (m->landmarks && !all && (t + 1) % m->size == 0) marks[t] = 0;
     }
+    double largest = 1e-9;
     for (int g = 0; g < group; g++) {
         const double *x = q + g * m->dim;
+        double terms = 0;
         double whole = llama_ref_softmax(m, layer, head, x, marks, 1, position + 1, parts), sum;
         double top = whole;
         for (int c = 0; c < count; c++) {
             if (m->landmarks && !m->mean)
-                own[g * count + c] = llama_ref_dot(m, layer, head, (c + 1) * m->size - 1, x);
+                own[g * count + c] = llama_ref_dot(m, layer, head, (c + 1) * m->size - 1, x, &terms);
             else {
                 llama_ref one = *m;
                 one.heads = one.kv_heads; /* a group of one */
-                own[g * count + c] = llama_ref_score(&one, layer, head, c, x) / sqrt(m->dim);
+                double raw = 0;
+                own[g * count + c] = llama_ref_score(&one, layer, head, c, x, &raw) / sqrt(m->dim);
+                terms = fmax(terms, raw / sqrt(m->dim));
             }
             top = fmax(top, own[g * count + c]);
         }
+        largest = m->by_head || m->soft ? fmax(largest, terms) : largest + terms;
         sum = exp(whole - top);
         for (int c = 0; c < count; c++) sum += exp(own[g * count + c] - top);
         for (int c = 0; c < count; c++) {
@@ -312,7 +322,7 @@ QUICK void llama_ref_forms_head(llama_ref *m, int layer, int head, int position,
             key[c] = !g ? s : m->by_head || m->soft ? fmax(key[c], s) : key[c] + s;
         }
     }
-    llama_ref_best(m, key, count, m->topk, chosen);
+    llama_ref_best(m, key, count, m->topk, largest, chosen);
     if (layer == m->watched && head < 8) m->kept[head] = 0;
     for (int c = 0; c < count && layer == m->watched && head < 8; c++)
         m->kept[head] |= (unsigned long)chosen[c] << c;
