@@ -2,6 +2,21 @@
 -- of prompts (in TFLOP/s: two for each value of a head and a key), and with the choice in one call.
 local HEADS, PAGE = 64, 64
 
+-- The same keys for each of `requests`, in pages of its own.
+local function filled_cache(rt, requests, tokens)
+  local cache = rt:zeros({ requests * (tokens // PAGE), PAGE, 132 }, "u8")
+  local keys, scales, slots = rt:random({ tokens, 128 }, "e4m3"), rt:random { tokens }, {}
+  for b = 0, requests - 1 do
+    for i = 1, tokens do slots[i] = b * tokens + i - 1 end
+    local to = rt:tensor(slots, "i32")
+    rt:index_store(keys, scales, to, cache)
+    to:free()
+  end
+  keys:free()
+  scales:free()
+  return cache
+end
+
 -- `requests` of `tokens` tokens, pages in an order of their own; `drafts` rows each.
 local function decode_of(rt, requests, tokens, drafts)
   local per, ids, lengths = tokens // PAGE, {}, {}
@@ -12,7 +27,7 @@ local function decode_of(rt, requests, tokens, drafts)
   end
   local rows = requests * drafts
   return rt:random({ rows, HEADS, 128 }, "e4m3"), rt:random { rows, HEADS }, {
-    cache = rt:random({ requests * per, PAGE, 132 }, "u8", { low = 0, high = 120 }),
+    cache = filled_cache(rt, requests, tokens),
     page_table = rt:tensor(ids, "i32"), lengths = rt:tensor(lengths, "i32"), n = tokens,
   }
 end
