@@ -1,14 +1,14 @@
 /* A CUDA driver without a GPU: the functions of libcuda that Cairn uses, over host memory and the
- * emulation of kernels. Its NVRTC half (emulated_nvrtc.cpp) makes "cubins" that become host libraries.
+ * emulation of kernels. Its NVRTC half (emulated_nvrtc.cpp) makes "cubins" that are host libraries.
  * So the whole CUDA backend runs anywhere: JIT, cache, launches, graphs, dependent launch.
  *
  * Streams run at once, in the order of the calls. Memory is poisoned when allocated. A fault of a
  * kernel goes to standard error and is CUDA_ERROR_LAUNCH_FAILED from then on. CAIRN_SIMT_ARCH is
  * the compute capability it pretends, 90 by default. */
-#include "emulated.h"
 #include "simt_core.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -27,16 +27,13 @@ typedef std::function<CUresult()> Work;
 
 struct CUctx_st { int unused; };
 struct CUmod_st {
-    std::string image;
-    void *library = nullptr; /* from the first launch on */
-    int file = -1;
-    std::vector<simt::Entry> entries;
-    std::map<std::string, CUfunc_st> functions;
+    void *library;
+    int file;
+    std::vector<std::unique_ptr<CUfunc_st>> functions;
 };
 struct CUfunc_st {
-    CUmodule module;
-    const char *name;
-    uint32_t shared_bytes;
+    simt::Entry entry;
+    uint32_t shared_bytes = 0;
 };
 struct CUgraph_st { std::vector<Work> works; };
 struct CUgraphExec_st { std::vector<Work> works; };
@@ -444,14 +441,19 @@ API cuGraphGetNodes(CUgraph graph, CUgraphNode *, size_t *count) {
     return *count = graph->works.size(), CUDA_SUCCESS;
 }
 
-/* ---- modules: see emulated_nvrtc.cpp ---- */
+/* ---- modules: a "cubin" is a shared library, see emulated_nvrtc.cpp ---- */
 
-static CUresult load_library(CUmodule module) {
+static size_t image_bytes(const void *image) {
+    Elf64_Ehdr head;
+    memcpy(&head, image, sizeof head);
+    if (memcmp(head.e_ident, ELFMAG, SELFMAG)) return 0;
+    return head.e_shoff + (size_t)head.e_shnum * head.e_shentsize;
+}
+
+static CUresult load_library(CUmodule module, const void *image, size_t bytes) {
     char path[64];
-    const std::string bytes = emulated_library(module->image);
-    if (bytes.empty()) return CUDA_ERROR_INVALID_IMAGE;
     module->file = memfd_create("cairn_kernel", 0);
-    if (module->file < 0 || write(module->file, bytes.data(), bytes.size()) != (ssize_t)bytes.size())
+    if (module->file < 0 || write(module->file, image, bytes) != (ssize_t)bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), module->file);
     std::map<const void *, bool> before;
@@ -461,45 +463,37 @@ static CUresult load_library(CUmodule module) {
         fprintf(stderr, "emulated CUDA: %s\n", dlerror());
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    for (const simt::Entry &e : simt::all_entries())
-        if (!before.count(e.kernel)) module->entries.push_back(e);
+    for (const simt::Entry &e : simt::all_entries()) {
+        if (before.count(e.kernel)) continue;
+        module->functions.emplace_back(new CUfunc_st());
+        module->functions.back()->entry = e;
+    }
     return CUDA_SUCCESS;
-}
-
-/* The kernel of a function, compiled by now; or NULL. */
-static const simt::Entry *entry_of(CUfunction function) {
-    CUmodule module = function->module;
-    if (!module->library && load_library(module)) return nullptr;
-    for (const simt::Entry &e : module->entries)
-        if (!strcmp(e.name, function->name)) return &e;
-    fprintf(stderr, "emulated CUDA: there is no kernel %s\n", function->name);
-    return nullptr;
 }
 
 API cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned, CUjit_option *, void **) {
     FAULT();
     NEED_CONTEXT();
     Guard guard(lock);
-    const size_t bytes = emulated_image_bytes(image);
+    size_t bytes = image_bytes(image);
     if (!bytes) return CUDA_ERROR_INVALID_IMAGE;
-    *out = new CUmod_st();
-    (*out)->image.assign(static_cast<const char *>(image), bytes);
-    return CUDA_SUCCESS;
+    CUmodule module = new CUmod_st();
+    CUresult result = load_library(module, image, bytes);
+    if (result) delete module;
+    else *out = module;
+    return result;
 }
 API cuModuleUnload(CUmodule module) {
     Guard guard(lock);
-    if (module->library) dlclose(module->library);
-    if (module->file >= 0) close(module->file);
+    dlclose(module->library);
+    close(module->file);
     return delete module, CUDA_SUCCESS;
 }
-/* Any name that the text knows: whether it is a kernel's shows when it is launched. */
 API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     FAULT();
-    Guard guard(lock);
-    if (module->image.find(name) == std::string::npos) return CUDA_ERROR_NOT_FOUND;
-    const auto at = module->functions.emplace(name, CUfunc_st{module, nullptr, 0}).first;
-    at->second.name = at->first.c_str();
-    return *function = &at->second, CUDA_SUCCESS;
+    for (const auto &f : module->functions)
+        if (!strcmp(f->entry.name, name)) return *function = f.get(), CUDA_SUCCESS;
+    return CUDA_ERROR_NOT_FOUND;
 }
 API cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *) {
     FAULT();
@@ -524,10 +518,9 @@ API cuFuncLoad(CUfunction) {
     return CUDA_SUCCESS;
 }
 
-/* A launch asks for a kernel's own threads again (simt::run). */
-API cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction) {
+API cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
     FAULT();
-    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
+    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? function->entry.threads
              : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS           ? 32
                                                                  : 0;
     return CUDA_SUCCESS;
@@ -583,10 +576,7 @@ API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parame
         c->blockDimZ != 1) return CUDA_ERROR_INVALID_VALUE;
     if (c->sharedMemBytes > 48 << 10 && c->sharedMemBytes > function->shared_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    Guard guard(lock);
-    const simt::Entry *found = entry_of(function);
-    if (!found) return sticky = CUDA_ERROR_LAUNCH_FAILED;
-    const simt::Entry entry = *found;
+    const simt::Entry entry = function->entry;
     const simt::Shape shape = shape_of(*c);
     const char *bytes = static_cast<const char *>(parameters[0]);
     auto params = std::make_shared<std::vector<char>>(bytes, bytes + entry.params_bytes);

@@ -1,38 +1,32 @@
-/* The NVRTC half of the emulated driver. A program's cubin is its text: of a model's programs a test launches few, and
- * these are compiled when they first are (emulated_library), by the host's C++ compiler into a shared library against
- * this one. */
-#include "emulated.h"
+/* The NVRTC half of the emulated driver: compiles a kernel with the host's C++ compiler into a
+ * shared library against this one, and gives its bytes as the cubin. */
 #include "simt_core.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <map>
 
-struct Text { /* what a kernel is made of */
-    std::string arch, source;
-    std::map<std::string, std::string> headers;
-};
-
 struct _nvrtcProgram {
-    Text text;
-    std::string image;
+    std::string source, name, log, image;
+    std::map<std::string, std::string> headers;
     int (*flow)(void *, void *);
     void *payload;
 };
 
 typedef _nvrtcProgram *Program;
 #define API extern "C" __attribute__((visibility("default"))) int
+int emulated_fault(); /* emulated_cuda.cpp */
 #define FAULT() if (int fault_ = emulated_fault()) return fault_
-enum { ok = 0, internal = 11, cancelled = 16 };
+enum { ok = 0, compilation = 6, internal = 11, cancelled = 16 };
 
 API nvrtcVersion(int *major, int *minor) {
     FAULT();
     return *major = 13, *minor = 0, ok;
 }
 extern "C" __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int result) {
+    if (result == compilation) return "NVRTC_ERROR_COMPILATION";
     return result ? "NVRTC error" : "NVRTC_SUCCESS";
 }
 API nvrtcGetNumSupportedArchs(int *count) {
@@ -44,11 +38,11 @@ API nvrtcGetSupportedArchs(int *archs) {
     static const int all[] = {80, 86, 89, 90, 100, 120};
     return memcpy(archs, all, sizeof all), ok;
 }
-API nvrtcCreateProgram(Program *program, const char *source, const char *, int count,
+API nvrtcCreateProgram(Program *program, const char *source, const char *name, int count,
                        const char *const *texts, const char *const *names) {
     FAULT();
-    *program = new _nvrtcProgram{{"", source, {}}, "", nullptr, nullptr};
-    for (int i = 0; i < count; i++) (*program)->text.headers[names[i]] = texts[i];
+    *program = new _nvrtcProgram{source, name ? name : "default", "", "", {}, nullptr, nullptr};
+    for (int i = 0; i < count; i++) (*program)->headers[names[i]] = texts[i];
     return ok;
 }
 API nvrtcDestroyProgram(Program *program) { return delete *program, *program = nullptr, ok; }
@@ -75,6 +69,22 @@ static std::string read_file(const std::string &path) {
     }
     if (file) fclose(file);
     return text;
+}
+
+/* "FILE:LINE:COLUMN: error: " as NVRTC has it, "FILE(LINE): error: ". */
+static std::string nvrtc_style(const std::string &log) {
+    std::string out;
+    for (size_t at = 0; at < log.size();) {
+        size_t end = log.find('\n', at);
+        std::string line = log.substr(at, end == std::string::npos ? end : end - at);
+        char file[256];
+        int number, column, used = 0;
+        if (sscanf(line.c_str(), "%255[^:]:%d:%d: %n", file, &number, &column, &used) == 3 && used)
+            line = file + ("(" + std::to_string(number)) + "): " + line.substr((size_t)used);
+        out += line + "\n";
+        at = end == std::string::npos ? log.size() : end + 1;
+    }
+    return out;
 }
 
 /* The architecture of --gpu-architecture=sm_90a as CAIRN_ARCH has it, 900. */
@@ -108,49 +118,6 @@ static std::string command(const std::string &folder, const std::string &arch) {
            "/kernel.so 2>>" + folder + "/log";
 }
 
-/* ---- the cubin: a head of ELF that says where it ends, and strings, each behind its length ---- */
-
-static void append(std::string &to, const std::string &text) {
-    const uint64_t bytes = text.size();
-    to.append(reinterpret_cast<const char *>(&bytes), sizeof bytes) += text;
-}
-
-static std::string image_of(const Text &t) {
-    std::string image(sizeof(Elf64_Ehdr), '\0');
-    Elf64_Ehdr head = {};
-    append(image, t.arch);
-    append(image, t.source);
-    for (const auto &header : t.headers) append(image, header.first), append(image, header.second);
-    memcpy(head.e_ident, ELFMAG, SELFMAG);
-    head.e_shoff = image.size();
-    return image.replace(0, sizeof head, reinterpret_cast<const char *>(&head), sizeof head);
-}
-
-size_t emulated_image_bytes(const void *image) {
-    Elf64_Ehdr head;
-    memcpy(&head, image, sizeof head);
-    return memcmp(head.e_ident, ELFMAG, SELFMAG) ? 0 : head.e_shoff;
-}
-
-static Text text_of(const std::string &image) {
-    size_t at = sizeof(Elf64_Ehdr);
-    auto next = [&] {
-        uint64_t bytes;
-        memcpy(&bytes, image.data() + at, sizeof bytes);
-        at += sizeof bytes + bytes;
-        return image.substr(at - bytes, bytes);
-    };
-    Text t;
-    t.arch = next(), t.source = next();
-    while (at < image.size()) {
-        const std::string name = next();
-        t.headers[name] = next();
-    }
-    return t;
-}
-
-/* ---- the compiler ---- */
-
 /* The emulation's half of what a kernel is made of. */
 static std::string emulation() {
     return read_file(SIMT_FOLDER "/simt_core.h") + read_file(SIMT_FOLDER "/simt_device.h") +
@@ -158,56 +125,53 @@ static std::string emulation() {
 }
 
 /* FNV-1a, of all that the library depends on. */
-static std::string digest(const std::string &image, const std::string &command_line) {
+static std::string digest(const Program p, const std::string &command_line) {
     uint64_t h = 14695981039346656037u;
-    for (unsigned char c : command_line + emulation() + image) h = (h ^ c) * 1099511628211u;
+    std::string all = command_line + emulation() + p->source;
+    for (const auto &header : p->headers) all += header.first + header.second;
+    for (unsigned char c : all) h = (h ^ c) * 1099511628211u;
     char text[32];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)h);
     return text;
 }
 
-/* The library, or "" behind a message. */
-static std::string build(const Text &t, const std::string &folder) {
-    bool written = write_file(folder + "/kernel.cpp", t.source);
-    for (const auto &header : t.headers) {
+static int build(Program p, const std::string &folder, const std::string &arch) {
+    bool written = write_file(folder + "/kernel.cpp", p->source);
+    for (const auto &header : p->headers) {
         size_t room = header.first.find('/');
         if (room != std::string::npos) mkdir((folder + "/" + header.first.substr(0, room)).c_str(), 0755);
         written = write_file(folder + "/" + header.first, header.second) && written;
     }
-    if (!written) return fprintf(stderr, "emulated NVRTC: cannot write to %s\n", folder.c_str()), "";
-    if (!system(command(folder, t.arch).c_str())) return read_file(folder + "/kernel.so");
-    return fprintf(stderr, "emulated NVRTC: %s\n", read_file(folder + "/log").c_str()), "";
+    if (!written) return p->log = "cannot write to " + folder, internal;
+    int status = system(command(folder, arch).c_str());
+    p->log = nvrtc_style(read_file(folder + "/log"));
+    p->image = status ? "" : read_file(folder + "/kernel.so");
+    return status ? compilation : ok;
 }
 
 /* What was compiled before is kept in CAIRN_SIMT_KERNELS, if that names a folder. */
-std::string emulated_library(const std::string &image) {
-    const Text text = text_of(image);
-    const char *store = getenv("CAIRN_SIMT_KERNELS");
-    const std::string kept = store ? std::string(store) + "/" + digest(image, command("", text.arch)) + ".so" : "";
-    std::string library = store ? read_file(kept) : "";
-    char folder[] = "/tmp/cairn_kernel_XXXXXX";
-    if (!library.empty()) return library;
-    if (!mkdtemp(folder)) return fprintf(stderr, "emulated NVRTC: no temporary folder\n"), "";
-    library = build(text, folder);
-    if (!library.empty() && store) {
-        const std::string part = kept + "." + std::to_string(getpid());
-        if (!write_file(part, library) || rename(part.c_str(), kept.c_str())) unlink(part.c_str());
-    }
-    if (system((std::string("rm -rf ") + folder).c_str()))
-        fprintf(stderr, "emulated NVRTC: %s is left\n", folder);
-    return library;
-}
-
 API nvrtcCompileProgram(Program p, int count, const char *const *options) {
     FAULT();
     if (p->flow && p->flow(p->payload, nullptr)) return cancelled;
-    p->text.arch = arch_of(count, options);
-    p->image = image_of(p->text);
-    return ok;
+    const char *store = getenv("CAIRN_SIMT_KERNELS");
+    std::string arch = arch_of(count, options);
+    std::string kept = store ? std::string(store) + "/" + digest(p, command("", arch)) + ".so" : "";
+    if (store && !(p->image = read_file(kept)).empty()) return ok;
+    char folder[] = "/tmp/cairn_kernel_XXXXXX";
+    if (!mkdtemp(folder)) return p->log = "no temporary folder", internal;
+    int result = build(p, folder, arch);
+    if (!result && store) {
+        std::string part = kept + "." + std::to_string(getpid());
+        if (!write_file(part, p->image) || rename(part.c_str(), kept.c_str())) unlink(part.c_str());
+    }
+    if (system((std::string("rm -rf ") + folder).c_str())) return internal;
+    return result;
 }
 
-API nvrtcGetProgramLogSize(Program, size_t *bytes) { return *bytes = 1, ok; }
-API nvrtcGetProgramLog(Program, char *log) { return *log = '\0', ok; }
+API nvrtcGetProgramLogSize(Program p, size_t *bytes) { return *bytes = p->log.size() + 1, ok; }
+API nvrtcGetProgramLog(Program p, char *log) {
+    return memcpy(log, p->log.c_str(), p->log.size() + 1), ok;
+}
 API nvrtcGetCUBINSize(Program p, size_t *bytes) {
     FAULT();
     return *bytes = p->image.size(), ok;
