@@ -67,9 +67,10 @@ static int32_t drawn[MOST_ROWS];
 
 enum { PROMPT = -1, DENSE, SPARSE }; /* how rows run: as prompt, as step with no rule, with one */
 
-/* One forward of `rows` rows of each of the sequences [first, end), from position `at` on, or of each next one
- * `spread` before; logits [rows of them all, VOCAB] or only the last `wanted`. */
-static int spread;
+static int spread; /* tokens that each sequence is behind the one before it */
+
+/* One forward of `rows` rows of each of the sequences [first, end), from position `at` of the first of all on; logits
+ * [rows of them all, VOCAB] or only the last `wanted`. */
 static bool forward(rig *g, int first, int end, int at, int rows, int how, int wanted,
                     float *logits) {
     static forward_row r[MOST_ROWS];
@@ -109,7 +110,7 @@ static bool forward(rig *g, int first, int end, int at, int rows, int how, int w
     status = g->model->backend->forward(g->model, &g->model->kv, &b);
     device_leave(&g->rt->device);
     for (int s = first; s < end; s++) {
-        if (sequences[s - first].rule) g->bounded[s] = (at - s * spread) / PAGE;
+        if (sequences[s - first].rule) g->bounded[s] = sequences[s - first].stored;
         g->pages_read[s] = sequences[s - first].pages_read;
     }
     if (status) tap_note("forward: %s", cairn_last_error(g->rt));
