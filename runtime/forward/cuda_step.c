@@ -282,7 +282,7 @@ static int cuda_graph_kind(const forward_cuda_state *f) {
 static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
     const bool all = rule && (!f->row_ways.clusters || cuda_row_length(f) > 1);
-    const int least = all ? f->runs : f->row_ways.clusters && rows == 1 ? STEP_ROW_CLUSTER : 1;
+    const int least = all ? f->runs : f->row_ways.clusters ? cuda_row_cluster(rows, 1) : 1;
     step_graph_size size = {least, rows, rows, f->chain, f->banded};
     while (size.chunks < head[STEP_CHUNKS] && !all && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
