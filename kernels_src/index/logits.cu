@@ -80,6 +80,10 @@ CAIRN_INLINE int chunk_at(int head, int chunk) {
     else return head * PITCH + chunk * 16;
 }
 
+CAIRN_INLINE uint32_t word_of(u32x4 v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 /* Puts values 4 word .. + 3 of a head where the lanes that have these of a key want them. */
 CAIRN_INLINE void stage_word(const staged &s, int head, int word, uint32_t four) {
     const int unit = word / 16 * 4 + word % 4, lane = word / 4 % 4;
@@ -95,13 +99,16 @@ CAIRN_INLINE void stage_word(const staged &s, int head, int word, uint32_t four)
 
 /* Brings rows [first, first + count) into shared memory; begins and ends with a barrier. */
 CAIRN_INLINE void stage_rows(const index_logits_params &p, const staged &s, int first, int count) {
-    const int words = count * s.heads * (DIM / 4);
+    const int chunks = count * s.heads * (DIM / 16);
     block_sync();
-    for (int i = thread_id(); i < words; i += block_threads()) {
-        const int head = i / (DIM / 4), row = head / s.heads, own = head - row * s.heads;
-        const int64_t at = ((int64_t)(first + row) * p.heads + own) * (DIM / 4) + i % (DIM / 4);
-        stage_word(s, head, i % (DIM / 4),
-                   own < p.heads ? load_constant((const uint32_t *)p.q + at) : 0);
+#pragma unroll 4
+    for (int i = thread_id(); i < chunks; i += block_threads()) {
+        const int head = i / (DIM / 16), row = head / s.heads, own = head - row * s.heads;
+        const int64_t at = ((int64_t)(first + row) * p.heads + own) * (DIM / 16) + i % (DIM / 16);
+        u32x4 v = {};
+        if (own < p.heads) v = load_constant((const u32x4 *)p.q + at);
+#pragma unroll
+        for (int k = 0; k < 4; k++) stage_word(s, head, i % (DIM / 16) * 4 + k, word_of(v, k));
     }
     for (int i = thread_id(); i < count * s.heads; i += block_threads()) {
         const int row = i / s.heads, own = i - row * s.heads;
@@ -219,10 +226,6 @@ CAIRN_INLINE key_walk walk_keys(const index_logits_params &p, const staged &s, i
 /* A lane's part of two matrices of 16 keys. */
 struct key_matrix { uint32_t a[2][STEPS][4]; };
 
-CAIRN_INLINE uint32_t word_of(u32x4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 CAIRN_INLINE void take_keys(const staged &s, int stage, key_matrix &k) {
 #pragma unroll
     for (int chunk = 0; chunk < 8; chunk++) { /* of keys lane / 4, and 8 further: a half of each */
@@ -262,36 +265,42 @@ CAIRN_INLINE void multiply(float *d, const uint32_t *a, uint64_t q, bool adds) {
     else wgmma_f16_32(d, a, q, adds);
 }
 
-/* What COLUMNS heads add; while the first keys' products are added up the others' are made. */
-CAIRN_INLINE void add_heads(const key_matrix &k, uint64_t q, const float *weights, float *sums) {
-    float d[2][COLUMNS / 2];
+/* Begins the products of keys m with COLUMNS heads from q on. */
+CAIRN_INLINE void begin_products(const key_matrix &k, int m, uint64_t q, float *d) {
     wgmma_fence();
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++)
-            multiply(d[m], k.a[m][step], q + (uint64_t)(step * 2 * 128 / 16), step > 0);
-        wgmma_commit();
-    }
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        if (m == 0) wgmma_wait<1>();
-        else wgmma_wait<0>();
-        wgmma_hold<COLUMNS / 2>(d[m]);
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 8; i++)
-            add_two(d[m] + 4 * i, *(const f32x2 *)(weights + 8 * i), sums + 2 * m);
-    }
+    for (int step = 0; step < STEPS; step++)
+        multiply(d, k.a[m][step], q + (uint64_t)(step * 2 * 128 / 16), step > 0);
+    wgmma_commit();
 }
 
-/* What all heads of staged row i add. */
-CAIRN_INLINE void add_row(const staged &s, const key_matrix &k, int i, float *sums) {
+/* Waits until LEFT of the products begun are under way, and adds up what those before give two keys. */
+template <int LEFT> CAIRN_INLINE void end_products(float *d, const float *weights, float *sums) {
+    wgmma_wait<LEFT>();
+    wgmma_hold<COLUMNS / 2>(d);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; i++)
+        add_two(d + 4 * i, *(const f32x2 *)(weights + 8 * i), sums);
+}
+
+/* What all heads of ROWS staged rows from i on add: products of 64 keys are made while those before are added up. */
+template <int ROWS> CAIRN_INLINE void add_rows(const staged &s, const key_matrix &k, int i, float (*sums)[4]) {
     const float *weights = s.weights + i * s.heads + lane_id() % 4 * 2;
     uint64_t q = wgmma_matrix(shared_addr(s.q + chunk_at(i * s.heads, 0)), 128, CHUNKS * 128);
 #pragma unroll 1
-    for (int h = 0; h < s.heads; h += COLUMNS, weights += COLUMNS) {
-        add_heads(k, q, weights, sums);
-        q += (uint64_t)(COLUMNS * CHUNKS);
+    for (int h = 0; h < s.heads; h += COLUMNS, weights += COLUMNS, q += (uint64_t)(COLUMNS * CHUNKS)) {
+        float d[2][COLUMNS / 2];
+        begin_products(k, 0, q, d[0]);
+        begin_products(k, 1, q, d[1]);
+#pragma unroll
+        for (int n = 0; n < 2 * ROWS; n++) {
+            const float *own = weights + n / 2 * s.heads;
+            float *to = sums[n / 2] + n % 2 * 2;
+            if (n == 2 * ROWS - 1) end_products<0>(d[n % 2], own, to);
+            else end_products<1>(d[n % 2], own, to);
+            if (n + 2 < 2 * ROWS)
+                begin_products(k, n % 2, q + (uint64_t)((n / 2 + 1) * s.heads * CHUNKS), d[n % 2]);
+        }
     }
 }
 #else
@@ -322,7 +331,9 @@ CAIRN_INLINE void add_heads(const key_matrix &k, shared_addr q, f32x2 weights, f
     for (int m = 0; m < 2; m++) add_two(d[m], weights, sums + 2 * m);
 }
 
-CAIRN_INLINE void add_row(const staged &s, const key_matrix &k, int i, float *sums) {
+template <int ROWS> CAIRN_INLINE void add_rows(const staged &s, const key_matrix &k, int i, float (*all)[4]) {
+    static_assert(ROWS == 1, "registers");
+    float *sums = all[0];
     const int lane = lane_id();
     shared_addr q = shared_addr(s.q + chunk_at(i * s.heads + lane % 8, lane / 8));
     const float *weights = s.weights + i * s.heads + lane % 4 * 2;
@@ -332,11 +343,9 @@ CAIRN_INLINE void add_row(const staged &s, const key_matrix &k, int i, float *su
 }
 #endif
 
-/* The logit of key key_of_lane for row i of those staged, but for the key's scale: four lanes have
- * parts of four keys, and each ends with one. */
-CAIRN_INLINE float score_row(const staged &s, const key_matrix &k, int i) {
-    float sums[4] = {};
-    add_row(s, k, i, sums);
+/* The logit of key key_of_lane, but for the key's scale, of a lane's sums: four lanes have parts of four keys, and each
+ * ends with one. */
+CAIRN_INLINE float meet_sums(const float *sums) {
     const int lane = lane_anew();
     const bool odd = (lane & 1) != 0, high = (lane & 2) != 0;
     const float even = (odd ? sums[1] : sums[0]) + shuffle_xor(odd ? sums[0] : sums[1], 1);
@@ -354,45 +363,61 @@ CAIRN_INLINE void score_nothing(const index_logits_params &p, int first, int cou
     }
 }
 
+/* What is known of a tile once its place is another's. */
+struct tile_keys {
+    int base; /* its first key */
+    float scale;
+    uint32_t missing;
+};
+
+/* Writes the logit of this lane's key of a tile for staged row i. */
+CAIRN_INLINE void put_logit(const index_logits_params &p, const staged &s, int first, int i, int end,
+                            const tile_keys &t, const float *sums) {
+    const range window = s.windows[i];
+    const float value = mul_f32(t.scale, meet_sums(sums));
+    const int key = key_of_lane(lane_anew()), j = t.base + warp_id() * 32 + key;
+    if (j >= window.from && j < min_of(window.to, end))
+        p.out[(first + i) * p.stride + j] = t.missing >> key / 16 & 1u ? minus_infinity() : value;
+}
+
+/* Goes on to the next tile, whose copies begin where this one lay. */
+CAIRN_INLINE void fetch_next(const index_logits_params &p, const staged &s, key_walk &w, int r) {
+    if (w.next < w.to) fetch_tile(p, s, w, r);
+    copy_async_commit();
+    next_tile(p, w);
+}
+
+CAIRN_INLINE bool is_seen(const staged &s, int i, int base) {
+    const range window = s.windows[i];
+    return window.to > base && window.from < base + TILE;
+}
+
 /* Logits of the staged rows [first, first + count) with the walk's keys, as far as they are in the
  * rows' windows. */
 CAIRN_INLINE void score_tiles(const index_logits_params &p, const staged &s, int first, int count,
                               key_walk &w) {
+    constexpr int ROWS = CAIRN_WGMMA ? 2 : 1; /* at a time, where there are */
 #pragma unroll 1
     for (int base = w.next - STAGES * TILE; base < w.to; base += TILE) {
         key_matrix k;
         copy_async_wait<STAGES - 1>();
         take_keys(s, w.stage, k);
-        const float scale = *scale_here(s, w.stage);
-        const uint32_t missing = w.missing >> 2 * w.stage;
-        if (w.next < w.to) fetch_tile(p, s, w, first);
-        copy_async_commit();
-        next_tile(p, w);
-        for (int i = 0; i < count; i++) {
-            const range window = s.windows[i];
-            if (window.to <= base || window.from >= base + TILE) continue;
-            const float value = mul_f32(scale, score_row(s, k, i));
-            const int key = key_of_lane(lane_anew()), j = base + warp_id() * 32 + key;
-            if (j >= window.from && j < min_of(window.to, w.to))
-                p.out[(first + i) * p.stride + j] =
-                    missing >> key / 16 & 1u ? minus_infinity() : value;
+        const tile_keys now = {base, *scale_here(s, w.stage), w.missing >> 2 * w.stage};
+        fetch_next(p, s, w, first);
+#pragma unroll 1
+        for (int i = 0; i < count;) {
+            float sums[ROWS][4] = {};
+            if (ROWS > 1 && i + ROWS <= count) {
+                add_rows<ROWS>(s, k, i, sums);
+                for (int n = 0; n < ROWS; n++) put_logit(p, s, first, i + n, w.to, now, sums[n]);
+                i += ROWS;
+            } else {
+                add_rows<1>(s, k, i, sums);
+                put_logit(p, s, first, i, w.to, now, sums[0]);
+                i++;
+            }
         }
     }
-}
-
-/* The same of the rows and the keys [from, to): brings both in. */
-CAIRN_INLINE void score_keys(const index_logits_params &p, const staged &s, int first, int count,
-                             range keys) {
-    const int b = !CAIRN_PAGED ? 0 : p.row_requests ? p.row_requests[first] : first / p.rows_each;
-    if (keys.from >= keys.to) return;
-    if (CAIRN_PAGED && (b < 0 || b >= p.requests)) {
-        if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + first, b);
-        score_nothing(p, first, count, keys);
-        return;
-    }
-    key_walk w = walk_keys(p, s, b, keys, first);
-    stage_rows(p, s, first, count);
-    score_tiles(p, s, first, count, w);
 }
 
 /* ---- who does what ---- */
@@ -418,18 +443,27 @@ CAIRN_INLINE range all_windows(const index_logits_params &p, int first, int coun
     return all;
 }
 
-CAIRN_INLINE void score_group(const index_logits_params &p, const staged &s) {
+/* Rows that share their keys, and the keys that a block scores for them at a time. */
+struct piece {
+    int first, count;
+    range keys;
+};
+
+/* The one of a block without a schedule. */
+CAIRN_INLINE piece group_piece(const index_logits_params &p) {
     const int groups = ceil_div(p.rows_each, p.group); /* of the rows that share keys */
     const int within = block_id() % groups * p.group;
     const int first = block_id() / groups * p.rows_each + within;
     const int count = min_of(min_of(p.group, p.rows_each - within), p.rows - first);
     const int width = p.tiles * TILE, from = block_id_y() * width;
     const range columns = {from, min_of(from + width, p.n)};
+    if (CAIRN_PAGED && !p.row_requests) /* beside the lengths, not behind them; the next tiles' are near it */
+        load_early((const uint32_t *)p.page_table + (int64_t)(first / p.rows_each) * p.max_pages +
+                   min_of((from + warp_id() * 32) / p.page_size, p.max_pages - 1));
     if (block_id_y() == 0 && thread_id() < count) window_of(p, first + thread_id(), true);
     if (p.clean) clean_rows(p, first, count, columns);
     const range all = all_windows(p, first, count);
-    score_keys(p, s, first, count, {max_of(columns.from, all.from / TILE * TILE),
-                                    min_of(columns.to, all.to)});
+    return {first, count, {max_of(columns.from, all.from / TILE * TILE), min_of(columns.to, all.to)}};
 }
 
 struct work { int row, split; };
@@ -458,23 +492,47 @@ CAIRN_INLINE bool check_work(const index_logits_params &p, int w, work from, wor
     return fine;
 }
 
-CAIRN_INLINE void score_scheduled(const index_logits_params &p, const staged &s) {
+/* Of row r, what is between two boundaries. */
+CAIRN_INLINE piece row_piece(const index_logits_params &p, work from, work to, int r) {
+    const int end = scored(p, r).to;
+    const int64_t begin = r == from.row ? (int64_t)from.split * p.split : 0;
+    const int64_t stop = r == to.row ? (int64_t)to.split * p.split : end;
+    return {r, 1, {(int)min_of(begin, (int64_t)end), (int)min_of(stop, (int64_t)end)}};
+}
+
+/* The rows of a worker by the schedule; none where it is wrong. */
+CAIRN_INLINE range scheduled_rows(const index_logits_params &p, work from, work to) {
     const int w = block_id();
-    const work from = work_at(p, w), to = work_at(p, w + 1);
     if (w == 0)
         for (int r = thread_id(); r < p.rows; r += block_threads()) window_of(p, r, true);
     for (int r = w; p.clean && r < p.rows; r += p.workers) clean_rows(p, r, 1, {0, p.n});
-    if (!check_work(p, w, from, to)) return;
-    for (int r = from.row; r < p.rows && (r < to.row || (r == to.row && to.split > 0)); r++) {
-        const int64_t begin = r == from.row ? (int64_t)from.split * p.split : 0;
-        const int end = scored(p, r).to;
-        const int64_t stop = r == to.row ? (int64_t)to.split * p.split : end;
-        score_keys(p, s, r, 1, {(int)min_of(begin, (int64_t)end), (int)min_of(stop, (int64_t)end)});
+    if (!check_work(p, w, from, to)) return {0, 0};
+    return {from.row, min_of(to.split > 0 ? to.row + 1 : to.row, p.rows)};
+}
+
+/* Scores a piece: brings its rows and keys in. */
+CAIRN_INLINE void score_piece(const index_logits_params &p, const staged &s, const piece &x) {
+    const int b = !CAIRN_PAGED ? 0 : p.row_requests ? p.row_requests[x.first] : x.first / p.rows_each;
+    if (x.keys.from >= x.keys.to) return;
+    if (CAIRN_PAGED && (b < 0 || b >= p.requests)) {
+        if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + x.first, b);
+        score_nothing(p, x.first, x.count, x.keys);
+        return;
     }
+    key_walk w = walk_keys(p, s, b, x.keys, x.first);
+    stage_rows(p, s, x.first, x.count);
+    score_tiles(p, s, x.first, x.count, w);
 }
 
 CAIRN_KERNEL(index_logits, 128, CAIRN_INDEX_BLOCKS, index_logits_params) {
     const staged s = staged_at(p);
-    if (p.schedule) score_scheduled(p, s);
-    else score_group(p, s);
+    work from = {}, to = {};
+    range rows = {0, 1};
+    if (p.schedule) {
+        from = work_at(p, block_id()), to = work_at(p, block_id() + 1);
+        rows = scheduled_rows(p, from, to);
+    }
+#pragma unroll 1
+    for (int r = rows.from; r < rows.to; r++)
+        score_piece(p, s, p.schedule ? row_piece(p, from, to, r) : group_piece(p));
 }
