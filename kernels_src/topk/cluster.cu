@@ -3,7 +3,9 @@
  *
  * Route      "cluster", sm_90 and up
  *            1. While its scores come, every block guesses from some of them a key that its
- *               part of k scores reach; the blocks agree on one.
+ *               part of k scores reach; the blocks agree on one. Where they differ, as in rows that
+ *               change slowly, each counts of its sample how many reach what the others named; where
+ *               most see the same key many times, that is tried first, and step 2 left out if it is.
  *            2. Every block sends the keys that reach it to the first, which selects the k-th.
  *               When there are too many or too few, all blocks count theirs in bins over what range
  *               is left, until few enough lie in the bin of the k-th; but if most of too many are
@@ -16,18 +18,20 @@
  *            CAIRN_STAGES  tiles kept in shared memory: 0 or, with a capacity of 4096, 1, which
  *                          takes up to 227 KiB
  *            CAIRN_CAPACITY  keys the first block can select from
+ *            CAIRN_LISTED    of which one block may have so many: its part of them at least, all at most
+ *            CAIRN_ROOM      places for them at the first block, of which some stay empty
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as ops/topk/topk_cuda.c computes it
  * Oracle     tests/ops/topk_test.c sorts
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16
- * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192
+ * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192 CAIRN_LISTED=6656 CAIRN_ROOM=9472
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
- * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=2048
+ * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=2048 CAIRN_LISTED=1024 CAIRN_ROOM=2048
  * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
- * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096
+ * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 CAIRN_LISTED=3328 CAIRN_ROOM=4256
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=8
- * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192
+ * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192 CAIRN_LISTED=6656 CAIRN_ROOM=8832
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=16
- * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */
+ * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 CAIRN_LISTED=3328 CAIRN_ROOM=5376 */
 #include "device/common.cuh"
 #include "abi/topk.h"
 #include "topk/topk.cuh"
@@ -89,37 +93,43 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     const u32x4 guess = slice_guess(s, kept_slice(), p.k);
     const row_slice &w = kept_slice();
     cluster_wait(); /* every block has begun and set up its barriers */
-    key_range keys = agree(s, guess, floor);
-    thread_bits bits = find_candidates(w, held, keys.low);
+    const agreed_guess agreed = agree(s, w, guess, p.k, floor);
+    key_range keys = agreed.keys;
+    key_region regions = agreed.region;
+    const uint32_t tied = agreed.tied;
+    thread_bits bits = find_candidates(held, tied ? tied : keys.low, tied ? tied + 1 : 0);
     const uint32_t k = (uint32_t)p.k;
-    uint32_t need = k, parity = 0;
+    uint32_t need = k, phase = 0;
     if (thread_id() == 0) s.guessed = keys;
     keys.high = KEY_INFINITY;
-    verdict v;
-    bool places = true, listed = false;
+    verdict v = {MANY_EQUAL, 0, tied, EVERY};
+    bool places = !tied, listed = false, again = false;
 #pragma unroll 1
     for (;;) {
         if (places) {
             begin_selecting(s, keys.low, need);
-            place(s, w, bits, keys.low, keys.high + 1, s.count[parity]);
-            if (thread_id() == 0) send_count(s, s.count[parity]);
+            place(s, w, bits, keys.low, keys.high + 1, regions, s.count[phase]);
+            if (thread_id() == 0) send_count(s, s.count[phase]);
             if (cluster_rank() == 0)
-                decide(s, keys, parity ? keys.high : s.guessed.high, need,
-                       keys.low == floor || parity, parity);
-            mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
+                decide(s, keys, again ? keys.high : s.guessed.high, need, regions, keys.low == floor || again, again,
+                       phase);
+            mbarrier_wait_cluster(shared_addr(&s.verdict_in), phase);
             v = bit_cast<verdict>(s.told);
-            listed = v.found != EVERY && parity == 0;
+            listed = v.found != EVERY && !again;
             if (listed) break;
             if (v.found == EVERY && thread_id() == 0) begin_again(s);
-            parity = 1;
+            phase = 1;
         }
+        const int on_chip = places || again ? 0 : 1 + STAGES;
+        again = true;
+        regions = key_region::even(REGION);
         const bool sure = v.found != EVERY || v.key != MANY_EQUAL;
         if (v.found == EVERY && sure) {
             uint32_t top = s.guessed.high;
             keys = {v.key == TOO_FEW ? floor : s.guessed.low, KEY_INFINITY};
             need = k;
 #pragma unroll 1
-            for (uint32_t inside = EVERY; inside > REGION && keys.low < keys.high;) {
+            for (uint32_t inside = EVERY; inside > min_of(REGION, LISTED) && keys.low < keys.high;) {
                 const bin_search at = narrow_cluster(keys, top, need);
                 keys = at.range;
                 top = keys.high;
@@ -128,7 +138,7 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
             }
         } else keys.low = keys.high = v.found == EVERY ? v.ties : v.key;
         cluster_arrive_relaxed(); /* what was read of other blocks has been, before they end */
-        const slice_scan scan = scan_slice(keys.low, keys.high + 1);
+        const slice_scan scan = scan_slice(bits, on_chip, keys.low, keys.high + 1);
         cluster_wait();
         bits = scan.bits;
         places = keys.low < keys.high;
@@ -137,7 +147,7 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
             if (v.found != EVERY) break;
             block_sync(); /* all have seen how often */
             if (thread_id() == 0) share_again(s);
-            v.key = TOO_MANY;
+            v.key = tied ? TOO_FEW : TOO_MANY;
         }
     }
     return list_chosen(s, w, bits, {listed, 0, 0}, v, part);

@@ -3,11 +3,15 @@
 
 #define BINS 2048
 #define CAPACITY CAIRN_CAPACITY
-#define REGION (CAPACITY / CLUSTER) /* of which each block may send so many */
+#define LISTED CAIRN_LISTED       /* of them one block's at most */
+#define SHARE (CAPACITY / CLUSTER) /* a block's, where all have as many */
 #define LIST 128                    /* keys that are ranked by comparing all pairs */
 #define KEYS (CAPACITY / THREADS)   /* of them a thread */
+#define CHUNKS (CAPACITY / WARP)    /* of them, a warp's each, of one block */
 #define MAP_TILES (BINS * 32 / TILE) /* a window of the slice, as bits in the map */
 #define SORT_MAX max_of(CAPACITY / 2, 2048) /* chosen that can be sorted */
+#define ROOM max_of(CAIRN_ROOM, 2 * BINS) /* keys at the first block, in regions, one a block */
+#define REGION (CAIRN_ROOM / CLUSTER / WARP * WARP)
 #define SAMPLES 4 /* of a thread */
 #define KEY_INFINITY 0xff800000u
 
@@ -20,9 +24,10 @@ enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* the last: too many were sent, most eq
 struct cluster_shared {
     /* At the first block every block's candidates; at last each block's list of its own share, and
      * in the upper half how many items of the map come before each word. At first the sample. */
-    alignas(16) uint32_t keys[max_of(CAPACITY, 2 * BINS)];
-    uint32_t own[REGION];     /* keys of this block's candidates, in any order */
-    int32_t elements[REGION]; /* which they are */
+    alignas(16) uint32_t keys[ROOM];
+    uint32_t chunks[CHUNKS];  /* of the keys, at the first block: begin, count << 16, block << 24 */
+    uint32_t own[LISTED];     /* keys of this block's candidates, in any order */
+    int32_t elements[LISTED]; /* which they are */
     alignas(16) uint32_t bins[BINS];
     alignas(16) uint32_t map[BINS]; /* empty but while items are visited */
     alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
@@ -40,9 +45,10 @@ struct cluster_shared {
     uint32_t listed, key, ties;
     uint32_t shared_out; /* how often, without the first block */
     int32_t cut;
-    alignas(8) uint64_t guesses_in, counts_in, keys_in, verdict_in, chosen_in;
+    alignas(8) uint64_t guesses_in, named_in, counts_in, keys_in, verdict_in, chosen_in;
 };
 static_assert(THREADS * 4 <= 2 * BINS, "room for the sample");
+static_assert(REGION >= SHARE && LISTED >= SHARE && LISTED <= CAPACITY, "a block's keys");
 struct staged_shared {
     slice_stage stage;
     cluster_shared s;
@@ -51,10 +57,12 @@ struct staged_shared {
 };
 
 CAIRN_INLINE void begin_barriers(cluster_shared &s) {
-    uint64_t *const all[5] = {&s.guesses_in, &s.counts_in, &s.keys_in, &s.verdict_in, &s.chosen_in};
+    uint64_t *const all[6] = {&s.guesses_in, &s.named_in,   &s.counts_in,
+                              &s.keys_in,    &s.verdict_in, &s.chosen_in};
 #pragma unroll
-    for (int i = 0; i < 5; i++) mbarrier_init(shared_addr(all[i]), 1);
+    for (int i = 0; i < 6; i++) mbarrier_init(shared_addr(all[i]), 1);
     mbarrier_arrive_expect(shared_addr(&s.guesses_in), CLUSTER * 16);
+    mbarrier_arrive_expect(shared_addr(&s.named_in), CLUSTER * CLUSTER * 8);
     mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
     mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
     mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
@@ -96,10 +104,34 @@ CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32_t need) {
 
 /* ---- the guess ----------------------------------------------------------------------------- */
 
+/* How a range of a sample's keys is spread over bins, one a thread: as numbers, for spread by their bits those on both
+ * sides of zero would share a few; by their bits where the numbers reach too far, to infinity say, or not at all. */
+struct sample_bins {
+    key_range range;
+    float least, span, scale;
+    bool numbers;
+
+    CAIRN_MEMBER explicit sample_bins(key_range of)
+        : range(of), least(key_score(of.low)), span(add_f32(key_score(of.high), -least)) {
+        numbers = span > 1e-30f && span < 1e37f;
+        if (!numbers) least = 0.0f, span = (float)max_of(of.high - of.low, 1u);
+        scale = (float)(THREADS - 1) * rcp_fast(span);
+    }
+    CAIRN_MEMBER uint32_t bin(uint32_t key) const {
+        const value_bins bins = {least, scale};
+        return as_u32(value_bin(bins, numbers ? key_score(key) : (float)(key - range.low))) - as_u32(BIN_ZERO);
+    }
+    /* The least key of a bin. */
+    CAIRN_MEMBER uint32_t edge(int bin) const {
+        const float begin = fma_f32(((float)bin - 0.5f) * (1.0f / (THREADS - 1)), span, least);
+        if (bin == 0) return range.low;
+        return min_of(range.high, numbers ? topk_key(begin) : range.low + (uint32_t)begin);
+    }
+};
+
 /* Leaves in s.picks what bin `ranks.x`, `ranks.y` of the sample fall into, as keys, and in s.heavy,
  * where it is a large part of the sample, the former's ends and how many lie above. */
-CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, key_range range, float least,
-                            float span) {
+CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, const sample_bins &bins) {
     const int bin = THREADS - 1 - thread_id();
     const uint32_t mine = s.bins[bin], total = warp_sum(mine);
     if (lane_id() == 0) s.totals[0][warp_id()] = total;
@@ -108,28 +140,38 @@ CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, key_range range, flo
     const uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
     if (above < ranks.y && above + total >= ranks.x) {
         const uint32_t end = above + warp_scan(mine), before = end - mine;
-        const float each = 1.0f / (THREADS - 1), begin = ((float)bin - 0.5f) * each;
-        const uint32_t key = bin ? topk_key(fma_f32(begin, span, least)) : range.low;
+        const uint32_t key = bins.edge(bin);
         if (before < ranks.x && end >= ranks.x) {
             s.picks[0] = key;
-            if (mine > 8 + ranks.x / 2)
-                s.heavy = {key, min_of(range.high, topk_key(fma_f32(begin + each, span, least))),
-                           before, 1};
+            if (mine > 8 + ranks.x / 2) s.heavy = {key, bins.edge(bin + 1), before, 1};
         }
         if (before < ranks.y && end >= ranks.y) s.picks[1] = key;
     }
     block_sync();
 }
 
-/* The key of score c of this thread's sample, which lies where it came to: a tile has the registers. */
 CAIRN_INLINE uint32_t sample_key(const cluster_shared &s, int c) {
     return topk_key(((const score_t *)s.keys)[thread_id() * VECTOR + c]);
 }
 
-/* A key that about `ranks.x`, `ranks.y` of the slice's sample reach, 0 when there is none; then the
- * greatest. The sample is this thread's part of it; `lanes` threads have one. The scores are spread
- * over the bins as numbers: spread by their bits, those on both sides of zero would share a few. Of a
- * row with a long tail one bin then has nearly all: it is spread over all bins in turn. */
+/* The least and the greatest key of the sample in a range. */
+CAIRN_INLINE key_range sample_range(cluster_shared &s, key_range of) {
+    key_range mine = {EVERY, 0};
+#pragma unroll
+    for (int c = 0; c < SAMPLES; c++) {
+        const uint32_t key = sample_key(s, c);
+        if (key >= of.low && key <= of.high) mine = {min_of(mine.low, key), max_of(mine.high, key)};
+    }
+    mine = {warp_min(mine.low), warp_max(mine.high)};
+    if (lane_id() == 0) s.totals[0][warp_id()] = mine.low, s.totals[1][warp_id()] = mine.high;
+    block_sync();
+    return {warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY),
+            warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u)};
+}
+
+/* A key that about `ranks.x`, `ranks.y` of the slice's sample reach, 0 when there is none; the greatest; the key that
+ * many around the first are equal to, or 0. The sample is this thread's part of it; `lanes` threads have one. Of a row
+ * with a long tail one bin has nearly all: it is spread over all bins in turn. */
 CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, int lanes) {
     uint32_t low = 0, high;
 #pragma unroll
@@ -155,36 +197,46 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, int lanes) {
     low = warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY);
     high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
     key_range range = {low, high};
+    uint32_t tied = 0;
 #pragma unroll 1
     for (int turn = 0; turn < 4; turn++) {
-        const float least = key_score(range.low), span = add_f32(key_score(range.high), -least);
-        const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */
-        const value_bins bins = {least, (float)(THREADS - 1) * rcp_fast(span)};
+        const sample_bins bins(range);
 #pragma unroll
         for (int c = 0; c < SAMPLES; c++) {
             const uint32_t key = sample_key(s, c);
-            const uint32_t bin = as_u32(value_bin(bins, key_score(key))) - as_u32(BIN_ZERO);
-            if (key >= range.low && key <= range.high) atomic_add(&s.bins[spreads ? bin : 0], 1u);
+            if (key >= range.low && key <= range.high) atomic_add(&s.bins[bins.bin(key)], 1u);
         }
         block_sync();
-        pick_bins(s, ranks, range, least, spreads ? span : 0.0f);
+        pick_bins(s, ranks, bins);
         const u32x4 heavy = s.heavy;
-        if (!heavy.w || !spreads || heavy.x >= heavy.y) break;
+        if (!heavy.w) break;
+        const key_range inside = sample_range(s, {heavy.x, heavy.y});
+        if (inside.low >= inside.high) {
+            tied = inside.low == inside.high && heavy.z * 2 < ranks.x ? inside.low : 0;
+            break;
+        }
         clear_words(s.bins);
-        range = {max_of(range.low, heavy.x), heavy.y};
+        range = inside;
         ranks = {ranks.x - heavy.z, ranks.y - heavy.z};
         block_sync();
     }
-    return {s.picks[0], s.picks[1], high, 0};
+    return {s.picks[0], s.picks[1], high, tied};
+}
+
+/* How many of the row's sample are to reach a key, that k scores do in all likelihood. */
+CAIRN_INLINE float sample_wanted(const row_slice &w, int k) {
+    const float each = fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
+    const float expected = (float)(k * SAMPLES) / each;
+    return expected + 4.0f * sqrt_f32(expected) + 2.0f;
 }
 
 /* From a sample of the slice: {a key that this block's part of k scores reach, or EVERY where that
- * says little of the row; a key that k scores of this block alone reach; the greatest}, in all
- * likelihood; 0: all scores may be needed. */
+ * says little of the row; a key that k scores of this block alone reach; the greatest; what the last of
+ * its part is equal to with many others}, in all likelihood; 0: all scores may be needed, there is no
+ * such key. */
 CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, int k) {
     const float each = fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
-    const float expected = (float)(k * SAMPLES) / each;
-    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */
+    const float wanted = sample_wanted(w, k);
     const int lanes = (int)((float)w.end * rcp_fast(each)) + 1;
     u32x4 guess = pick_keys(s, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1, (uint32_t)wanted + 1},
                             min_of(lanes, THREADS));
@@ -192,22 +244,105 @@ CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, int k) {
     return guess;
 }
 
+/* Of lane b: where block b's keys begin at the first block, and how many there may be. */
+struct key_region {
+    uint32_t start, size;
+
+    CAIRN_METHOD key_region even(uint32_t most) {
+        return {(uint32_t)min_of(lane_id(), CLUSTER - 1) * REGION, min_of(most, (uint32_t)min_of(REGION, LISTED))};
+    }
+    /* As many as each is expected to have, where these find room. */
+    CAIRN_METHOD key_region expected(uint32_t count) {
+        const uint32_t size = min_of((uint32_t)round_up((int)count, WARP), (uint32_t)LISTED), end = warp_scan(size);
+        if (shuffle(end, WARP - 1) > ROOM) return even(REGION);
+        return {end - size, size};
+    }
+};
+
+struct agreed_guess {
+    key_range keys;
+    key_region region;
+    uint32_t tied; /* the k-th key, in all likelihood, where so many are equal to it; else 0 */
+};
+
+/* Where the blocks differ: the greatest key that some block named and that `wanted` of the row's sample reach; and what
+ * that makes of each block's candidates. `alone` is such a key. Every block counts its own sample, which lies where it
+ * did until all have. The bins are no longer used. */
+CAIRN_INLINE agreed_guess count_guesses(cluster_shared &s, const row_slice &w, float wanted, uint32_t alone) {
+    constexpr int NAMED = 2 * CLUSTER, OWN = BINS / 2;
+    static_assert(CLUSTER * NAMED <= OWN && THREADS <= OWN, "room in the bins, of which the upper half is empty");
+    const int lane = lane_id();
+    const u32x4 of = s.guesses[lane % CLUSTER];
+    const uint32_t named = lane < CLUSTER ? of.x : of.y;
+    const uint32_t name = lane < NAMED && named != EVERY && named >= alone ? named : 0;
+    const uint32_t least = warp_min(name ? name : EVERY);
+    uint32_t best = 0, mine = 0;
+#pragma unroll
+    for (int c = 0; c < SAMPLES; c++) best = max_of(best, sample_key(s, c));
+#pragma unroll 1
+    for (uint32_t names = warp_any(best >= least) ? warp_ballot(name != 0) : 0u; names; names &= names - 1) {
+        const int i = find_first_set(names) - 1;
+        const uint32_t key = shuffle(name, i);
+        uint32_t reach = 0;
+#pragma unroll
+        for (int c = 0; c < SAMPLES; c++) reach += (uint32_t)(sample_key(s, c) >= key);
+        reach = warp_sum(reach);
+        if (lane == i) mine = reach;
+    }
+    if (mine) atomic_add(&s.bins[OWN + lane], mine);
+    block_sync();
+#pragma unroll 1
+    for (int i = thread_id(); i < CLUSTER * NAMED; i += THREADS)
+        remote_store_async(remote(shared_addr(&s.bins[cluster_rank() * NAMED + i % NAMED]), i / NAMED),
+                           s.bins[OWN + i % NAMED], remote(shared_addr(&s.named_in), i / NAMED));
+    mbarrier_wait_cluster(shared_addr(&s.named_in), 0);
+    uint32_t all = 0;
+#pragma unroll
+    for (int b = 0; b < CLUSTER; b++) all += s.bins[b * NAMED + lane % NAMED];
+    const bool enough = name && (float)all >= wanted;
+    const uint32_t key = warp_max(enough ? name : 0u);
+    const int chosen = max_of(find_first_set(warp_ballot(enough && name == key)) - 1, 0);
+    const float count = (float)s.bins[lane % CLUSTER * NAMED + chosen];
+    block_sync(); /* the bins are others' now */
+    const float scores = (float)w.size * (1.0f / (THREADS * SAMPLES)) * (count + 4.0f * sqrt_f32(count) + 2.0f);
+    if (!key) return {{0, 0}, key_region::even(REGION), 0};
+    return {{key, 0}, key_region::expected(lane < CLUSTER ? (uint32_t)fminf(scores, (float)LISTED) : 0u), 0};
+}
+
+/* Whether the row's wanted scores, and half as many again, fit any block's region. */
+CAIRN_INLINE bool few_wanted(const row_slice &w, int k) {
+    return sample_wanted(w, k) * 1.5f * (float)w.size <= (float)(SHARE * THREADS * SAMPLES);
+}
+
+/* The key that most blocks say their part of the best ends in equals of, 0 where they do not. */
+CAIRN_INLINE uint32_t agreed_tie(u32x4 of) {
+    if (!warp_any(of.w != 0)) return 0;
+    const uint32_t tied = warp_max(of.w);
+    return popcount(warp_ballot(of.w && of.w == tied)) * 2 > CLUSTER ? tied : 0;
+}
+
 /* {A key that k scores of the row reach, in all likelihood, or the floor; the sample's greatest}.
- * Where the blocks say much the same, their mean; else the least of them, or what one block alone
- * warrants, if that is more. */
-CAIRN_INLINE key_range agree(cluster_shared &s, u32x4 mine, uint32_t floor) {
+ * Where the blocks say much the same, their mean; where few are wanted, the least of them; else what they count. */
+CAIRN_INLINE agreed_guess agree(cluster_shared &s, const row_slice &w, u32x4 mine, int k, uint32_t floor) {
     if (thread_id() < CLUSTER)
         remote_store_async(remote(shared_addr(&s.guesses[cluster_rank()]), thread_id()), mine,
                            remote(shared_addr(&s.guesses_in), thread_id()));
     mbarrier_wait_cluster(shared_addr(&s.guesses_in), 0);
     u32x4 of = lane_id() < CLUSTER ? s.guesses[lane_id()] : u32x4{EVERY, 0, 0, 0};
     const uint32_t least = warp_min(of.x), each = of.x == EVERY ? least : of.x;
-    const uint32_t mean = warp_sum(lane_id() < CLUSTER ? each / CLUSTER : 0u);
-    const uint32_t alone = warp_max(of.y), high = warp_max(of.z);
-    const bool alike = warp_min(lane_id() < CLUSTER ? of.z : EVERY) >= mean;
-    const uint32_t shared = !least || least == EVERY ? 0 : alike ? mean : least;
-    const uint32_t low = max_of(floor, max_of(alone, shared));
-    return {low, max_of(low, high)};
+    const uint32_t more = lane_id() < CLUSTER ? each - least : 0u; /* of narrow rows thousands share a key */
+    const uint32_t mean = least + (warp_all(more < 1u << 28) ? warp_sum(more) / CLUSTER : warp_sum(more / CLUSTER));
+    const uint32_t alone = warp_max(of.y), high = warp_max(of.z), tied = agreed_tie(of);
+    const bool alike = warp_all(lane_id() >= CLUSTER || of.z >= mean);
+    agreed_guess guess = {{0, 0}, key_region::even(2 * SHARE), tied >= max_of(floor, alone) ? tied : 0};
+    if (least && least != EVERY) {
+        if (alike || guess.tied) guess.keys.low = mean;
+        else if (few_wanted(w, k) && alone <= least) guess.keys.low = least;
+        else guess = count_guesses(s, w, sample_wanted(w, k), alone);
+    }
+    guess.keys.low = max_of(max_of(floor, alone), guess.keys.low);
+    guess.keys.high = max_of(guess.keys.low, high);
+    return guess;
 }
 
 /* ---- a slice again, item by item ----------------------------------------------------------- */
@@ -215,13 +350,22 @@ CAIRN_INLINE key_range agree(cluster_shared &s, u32x4 mine, uint32_t floor) {
 /* Of the tiles on the chip, this thread's items with keys that reach one bound and another. */
 struct thread_bits { reach_bits of[1 + STAGES]; };
 
-/* Scans the slice once more: how many items reach two keys, and which. */
+/* How many of this thread's items reach two keys, and which: of those on the chip if they are given (`first` is the
+ * tile behind them), of all others read once more. */
 struct slice_scan { thread_bits bits; uint32_t low, high; };
-CAIRN_INLINE slice_scan scan_slice(uint32_t low, uint32_t high) {
+CAIRN_INLINE slice_scan scan_slice(const thread_bits &given, int first, uint32_t low, uint32_t high) {
     slice_scan scan = {};
     const int tiles = kept_slice().tiles;
+    if (first) {
+        scan.bits = given;
+#pragma unroll
+        for (int i = 0; i <= STAGES; i++) {
+            scan.low += (uint32_t)popcount(given.of[i].low);
+            scan.high += (uint32_t)popcount(given.of[i].high);
+        }
+    }
 #pragma unroll 1
-    for (int t = 0; t < tiles; t++) {
+    for (int t = first; t < tiles; t++) {
         const reach_bits bits = reach_again(t, low, high);
         if (t == 0) scan.bits.of[0] = bits;
         if (STAGES && t == 1) scan.bits.of[STAGES] = bits;
@@ -231,15 +375,17 @@ CAIRN_INLINE slice_scan scan_slice(uint32_t low, uint32_t high) {
     return scan;
 }
 
-/* The candidates on the chip: items with a key of at least `low`. */
-CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, uint32_t low) {
+/* The candidates on the chip: items with a key of at least `low`; and, unless it is 0, of at least `high`. */
+CAIRN_INLINE thread_bits find_candidates(tile_data &held, uint32_t low, uint32_t high) {
     thread_bits mine = {};
     mine.of[0].low = held_bits(held, 0, low);
+    if (high) mine.of[0].high = held_bits(held, 0, high);
     if (STAGES) {
         copy_async_wait<0>();
 #pragma unroll
         for (int j = 0; j < VECTORS; j++) held.raw[j] = *staged_vector(j);
         mine.of[STAGES].low = held_bits(held, 1, low);
+        if (high) mine.of[STAGES].high = held_bits(held, 1, high);
     }
     return mine;
 }
@@ -260,12 +406,18 @@ CAIRN_INLINE reach_bits visited_bits(const thread_bits &mine, int t, uint32_t lo
     return STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
 }
 
-/* Lists the candidates, which reach `low` and not `high`, in any order, REGION of them at most:
+/* How many keys a block sends that has so many candidates: of too many, which are not selected from, a few. */
+CAIRN_INLINE uint32_t sent_of(uint32_t candidates, uint32_t most) {
+    return candidates <= most ? candidates : min_of(most, (uint32_t)min_of(SHARE, THREADS));
+}
+
+/* Lists the candidates, which reach `low` and not `high`, in any order, as many as the region takes:
  * elements and keys; the keys go to the first block too. How many there are in `placed`, which was
  * 0. Ends with a barrier but for the keys. */
-CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,
-                        uint32_t low, uint32_t high, uint32_t &placed) {
-    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);
+CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine, uint32_t low,
+                        uint32_t high, key_region regions, uint32_t &placed) {
+    const uint32_t start = shuffle(regions.start, cluster_rank()), most = shuffle(regions.size, cluster_rank());
+    const shared_addr there = remote(shared_addr(&s.keys[start]), 0);
     const shared_addr barrier = remote(shared_addr(&s.keys_in), 0);
 #pragma unroll 1
     for (int t = 0; t < w.tiles; t++) {
@@ -275,13 +427,13 @@ CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits
         if (lane_id() == WARP - 1) at = atomic_add(&placed, end);
         at = shuffle(at, WARP - 1) + end - count;
 #pragma unroll 1
-        for (; bits && at < REGION; bits &= bits - 1, at++)
+        for (; bits && at < most; bits &= bits - 1, at++)
             s.elements[at] = item_element(t, find_first_set(bits) - 1);
     }
     block_sync();
-    const uint32_t count = min_of(placed, (uint32_t)REGION);
+    const uint32_t count = sent_of(placed, most);
     const score_t *base = w.base;
-#pragma unroll 2
+#pragma unroll 4
     for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS) {
         s.own[i] = topk_key(base[s.elements[i]]);
         remote_store_async(there + i * 4, s.own[i], barrier);
@@ -404,7 +556,7 @@ CAIRN_INLINE void cut_words(cluster_shared &s, int first, map_words mine, uint32
  * last of so many. The map is clear, and is again after the latter. */
 CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, const thread_bits &mine,
                                   chosen_items of, uint32_t ties, int32_t *list) {
-    uint32_t *before = &s.keys[max_of(CAPACITY, 2 * BINS) - BINS], done = 0;
+    uint32_t *before = &s.keys[ROOM - BINS], done = 0;
 #pragma unroll 1
     for (int tile = 0; tile < w.tiles; tile += MAP_TILES) {
         const int tiles = min_of(MAP_TILES, w.tiles - tile), first = tile * TILE;

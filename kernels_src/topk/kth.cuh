@@ -9,38 +9,105 @@ CAIRN_INLINE void send_count(cluster_shared &s, uint32_t placed) {
                        remote(shared_addr(&s.counts_in), 0));
 }
 
-/* At the first block: waits for all keys; how many, and whether some block had too many. */
-struct received_count { uint32_t total; bool overflows; };
-CAIRN_INLINE received_count receive_keys(cluster_shared &s, uint32_t parity) {
-    mbarrier_wait_cluster(shared_addr(&s.counts_in), parity);
-    uint32_t count = lane_id() < CLUSTER ? s.counts[lane_id()] : 0;
-    uint32_t bytes = warp_sum(min_of(count, (uint32_t)REGION) * 4);
+/* At the first block: where the keys lie, in chunks of a warp that are each of one block, block after block. */
+CAIRN_INLINE void list_chunks(cluster_shared &s, key_region regions, uint32_t count, uint32_t chunks) {
+    const uint32_t end = warp_scan(chunks);
+    if (warp_id() * WARP >= CHUNKS) return;
+    uint32_t chunk = (uint32_t)thread_id();
+    int block = 0;
+#pragma unroll
+    for (int b = 0; b < CLUSTER; b++) block += (int)(chunk >= shuffle(end, b));
+    const uint32_t at = (chunk - shuffle(end - chunks, block)) * WARP, left = shuffle(count, block) - at;
+    const uint32_t begin = shuffle(regions.start, block) + at;
+    if (chunk < CHUNKS)
+        s.chunks[chunk] = block < CLUSTER ? begin | min_of(left, (uint32_t)WARP) << 16 | (uint32_t)block << 24 : 0;
+}
+
+/* At the first block: waits for all keys; how many, in how many chunks, whether no block has more than its share, for
+ * then no chunks are listed, and whether they are too many, of some block or in all. */
+struct received_count { uint32_t total, chunks; bool even, overflows; };
+CAIRN_INLINE received_count receive_keys(cluster_shared &s, key_region regions, uint32_t phase) {
+    mbarrier_wait_cluster(shared_addr(&s.counts_in), phase);
+    const uint32_t count = lane_id() < CLUSTER ? s.counts[lane_id()] : 0;
+    const uint32_t bytes = warp_sum(sent_of(count, regions.size) * 4);
     if (thread_id() == 0) mbarrier_arrive_expect(shared_addr(&s.keys_in), bytes);
-    mbarrier_wait_cluster(shared_addr(&s.keys_in), parity);
-    return {warp_sum(count), warp_any(count > REGION)};
+    received_count got = {warp_sum(count), 0, warp_all(count <= SHARE), warp_any(count > regions.size)};
+    if (!got.even) {
+        const uint32_t chunks = (min_of(count, CAPACITY + 1u) + WARP - 1) / WARP;
+        got.chunks = warp_sum(chunks);
+        got.overflows |= got.chunks > CHUNKS;
+        list_chunks(s, regions, count, chunks);
+        block_sync();
+    }
+    mbarrier_wait_cluster(shared_addr(&s.keys_in), phase);
+    return got;
 }
 
 /* ---- selecting ----------------------------------------------------------------------------- */
 
-/* What a thread of the first block has of the received keys: chunks of a warp each go round the
- * warps, region by region, so that a warp's are all of one region. */
-struct received { uint32_t key[KEYS], valid; };
-static_assert(WARPS % CLUSTER == 0, "a warp's keys come from one block");
+/* What a thread of the first block has of the received keys. Each warp has as many chunks, one after the other; where
+ * no block has more than its share, its keys are all of one block. */
+struct received {
+    uint32_t key[KEYS], valid;
+    int first, chunks; /* the warp's, if they are listed */
+};
+static_assert(WARPS % CLUSTER == 0, "a warp's keys may come from one block");
 
-CAIRN_INLINE received take_received(const cluster_shared &s) {
-    const int region = warp_id() % CLUSTER, count = (int)s.counts[region];
-    received mine = {{}, 0};
+/* Lane l of a warp gets key `at` + l as its j-th, if there are so many `left`. */
+CAIRN_INLINE void take_key(const cluster_shared &s, received &mine, int j, int at, int left) {
+    mine.key[j] = 0;
+    if (lane_id() < left) {
+        mine.key[j] = s.keys[at + lane_id()];
+        mine.valid |= 1u << j;
+    }
+}
+CAIRN_INLINE received take_received(const cluster_shared &s, key_region regions, received_count got) {
+    received mine = {};
+    if (got.even) {
+        const int block = warp_id() % CLUSTER, count = (int)s.counts[block], begin = (int)shuffle(regions.start, block);
+#pragma unroll
+        for (int j = 0; j < KEYS; j++) {
+            const int i = (j * WARPS + warp_id()) / CLUSTER * WARP;
+            take_key(s, mine, j, begin + i, count - i);
+        }
+        return mine;
+    }
+    const int each = ceil_div((int)got.chunks, WARPS);
+    mine.first = warp_id() * each, mine.chunks = min_of(each, (int)got.chunks - mine.first);
 #pragma unroll
     for (int j = 0; j < KEYS; j++) {
-        int i = (j * WARPS + warp_id()) / CLUSTER * WARP + lane_id();
-        mine.key[j] = 0;
-        if (i < count) {
-            mine.key[j] = s.keys[region * REGION + i];
-            mine.valid |= 1u << j;
-        }
+        const uint32_t chunk = j < mine.chunks ? s.chunks[mine.first + j] : 0;
+        take_key(s, mine, j, (int)(chunk & 0xffff), (int)(chunk >> 16 & 0xff));
     }
     return mine;
 }
+
+/* How many of this thread's j-th key, 0 or 1, are over `key`, << 16, or equal to it. */
+CAIRN_INLINE uint32_t over_or_equal(const received &mine, int j, uint32_t key) {
+    return mine.key[j] > key ? 1u << 16 : (uint32_t)((mine.valid >> j & 1u) && mine.key[j] == key);
+}
+/* Adds up how many of the received keys are over `key` and equal to it, block by block. */
+CAIRN_INLINE void count_received(cluster_shared &s, const received &mine, bool even, uint32_t key) {
+    uint32_t block = (uint32_t)warp_id() % CLUSTER, sum = 0;
+    if (even) {
+#pragma unroll
+        for (int j = 0; j < KEYS; j++) sum += over_or_equal(mine, j, key);
+    } else {
+#pragma unroll
+        for (int j = 0; j < KEYS; j++) {
+            const uint32_t next = j < mine.chunks ? s.chunks[mine.first + j] >> 24 : block;
+            if (next != block) {
+                sum = warp_sum(sum);
+                if (lane_id() == 0 && sum) atomic_add(&s.over_equal[block], sum);
+                block = next, sum = 0;
+            }
+            sum += over_or_equal(mine, j, key);
+        }
+    }
+    sum = warp_sum(sum);
+    if (lane_id() == 0 && sum) atomic_add(&s.over_equal[block], sum);
+}
+
 CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
     return (mine.valid >> j & 1u) && mine.key[j] - range.low <= range.high - range.low;
 }
@@ -134,41 +201,33 @@ CAIRN_INLINE void tell(cluster_shared &s, verdict v, int rank) {
 }
 
 /* Whether most of the keys that the first block itself has sent are equal to the first of them. */
-CAIRN_INLINE bool mostly_equal(const cluster_shared &s) {
-    const int count = (int)min_of(s.counts[0], (uint32_t)min_of(REGION, THREADS));
+CAIRN_INLINE bool mostly_equal(const cluster_shared &s, key_region regions) {
+    const int count = (int)min_of(sent_of(s.counts[0], shuffle(regions.size, 0)), (uint32_t)min_of(SHARE, THREADS));
     const bool equal = thread_id() < count && s.keys[thread_id()] == s.keys[0];
     return block_sync_count(equal) * 4 > count * 3;
 }
 
 /* At the first block: selects the need-th key of all that were sent, which are those in the range,
  * and tells every block; when they are too few, unless none are below it (`least`). After
- * begin_selecting. */
-CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t top, uint32_t need,
-                         bool least, uint32_t parity) {
-    const received_count got = receive_keys(s, parity);
-    const uint32_t total = got.total;
-    const bool few = total < need && !least;
+ * begin_selecting. `again`: the blocks still have to share it out, for what is over the range was not sent. */
+CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t top, uint32_t need, key_region regions,
+                         bool least, bool again, uint32_t phase) {
+    const received_count got = receive_keys(s, regions, phase);
+    const bool few = got.total < need && !least;
     if (few || got.overflows) {
-        const uint32_t why = mostly_equal(s) ? MANY_EQUAL : TOO_MANY;
+        const uint32_t why = mostly_equal(s, regions) ? MANY_EQUAL : TOO_MANY;
         if (thread_id() < CLUSTER) tell(s, {few ? TOO_FEW : why, 0, s.keys[0], EVERY}, thread_id());
         return;
     }
-    const received mine = take_received(s);
-    if (total > need) select_key(s, mine, range, top, need);
+    const received mine = take_received(s, regions, got);
+    if (got.total > need) select_key(s, mine, range, top, need);
     const uint32_t key = s.key;
-    uint32_t over_equal = 0;
-#pragma unroll
-    for (int j = 0; j < KEYS; j++)
-        over_equal += mine.key[j] > key                                  ? 1u << 16
-                      : (mine.valid >> j & 1u) && mine.key[j] == key ? 1u
-                                                                      : 0u;
-    over_equal = warp_sum(over_equal);
-    if (lane_id() == 0) atomic_add(&s.over_equal[warp_id() % CLUSTER], over_equal);
+    count_received(s, mine, got.even, key);
     block_sync();
     if (warp_id() == 0) {
         const uint32_t of = lane_id() < CLUSTER ? s.over_equal[lane_id()] : 0u;
         verdict v = share_out(key, s.ties, of >> 16, of & 0xffffu);
-        if (parity) v.ties = s.ties; /* the blocks still have to share it out */
+        if (again) v.ties = s.ties;
         if (lane_id() < CLUSTER) tell(s, v, lane_id());
     }
 }

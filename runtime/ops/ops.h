@@ -13,7 +13,7 @@ typedef struct ops_check { device *dev; const char *op; cairn_status status; } o
 /* One kernel in its instance: found again by value, so that an op's second call asks nobody. */
 typedef struct ops_kernel {
     const char *source, *entry; /* literals */
-    jit_constant constants[6];
+    jit_constant constants[8];
     int constant_count, shared_bytes;
     jit_kernel kernel;
     struct ops_kernel *next;

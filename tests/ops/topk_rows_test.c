@@ -356,7 +356,7 @@ static void bad_arguments(cairn_runtime *rt, const char *where) {
     fine &= REFUSED(a.values = a.indices, "values");
     fine &= REFUSED(a.lengths = wrong, "lengths");
     fine &= REFUSED(a.row_starts = p.table, "row_starts");
-    fine &= REFUSED(a.scores = p.want_values, "scores");
+    fine &= p.k == p.n || REFUSED(a.scores = p.want_values, "scores"); /* else as good as any */
     fine &= REFUSED(a.scores = wrong, "scores");
     fine &= REFUSED(a.offsets = p.offsets, "page_table or offsets");
     fine &= REFUSED((a.page_table = NULL, a.requests = p.requests), "page_table or offsets");

@@ -50,12 +50,17 @@ static double value_of(cairn_type type, const void *data, int64_t i) {
 }
 
 /* The kinds of rows that break top-k kernels. */
-enum { NORMAL, EQUAL, TWO_VALUES, RAMP_UP, RAMP_DOWN, TIES, SPECIALS, NARROW, DENORMAL, ZEROS, TO_ZERO, KINDS };
+enum {
+    NORMAL, EQUAL, TWO_VALUES, RAMP_UP, RAMP_DOWN, TIES, SPECIALS, NARROW, DENORMAL, ZEROS, TO_ZERO, WALK, STEPS, KINDS
+};
 
 static float score_of(int kind, int64_t i) {
     static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f};
+    static float at;
     float unit = (float)(draw() & 0xffffff) / 16777216.0f;
     switch (kind) {
+    case WALK: return at = i == 0 ? 0.0f : at + 0.1f * (unit - 0.5f);
+    case STEPS: return (float)(i / 1000 * 7919 % 101) + unit * 1e-3f;
     case EQUAL: return 0.25f;
     case TWO_VALUES: return draw() % 3 ? -2.0f : 3.5f;
     case RAMP_UP: return (float)i;
@@ -362,6 +367,10 @@ static void sweep(cairn_runtime *rt, const char *backend) {
         tap_ok(run(rt, &s), "topk on %s: 400000 equal scores", backend);
         s.kind = RAMP_UP;
         tap_ok(run(rt, &s), "topk on %s: a ramp of 400000", backend);
+        s.kind = WALK;
+        tap_ok(run(rt, &s), "topk on %s: a walk of 400000", backend);
+        s.kind = STEPS;
+        tap_ok(run(rt, &s), "topk on %s: 400000 in steps", backend);
     }
 }
 

@@ -1,5 +1,5 @@
 /* topk/cluster.cu on the emulation, against a sort: clusters of several sizes, slices of one tile
- * and of many, and room for so few keys that most rows have too many. */
+ * and of many, and room for so few keys that most rows have too many, or some blocks more than others. */
 #include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
@@ -8,11 +8,17 @@
 #define CAIRN_CLUSTER 4
 #define CAIRN_STAGES 1
 #define CAIRN_CAPACITY 4096
+#define CAIRN_LISTED 1024
+#define CAIRN_ROOM 4096
 namespace f32_staged {
 #include "topk/cluster.cu"
 }
 #undef CAIRN_CAPACITY
 #define CAIRN_CAPACITY 256
+#undef CAIRN_LISTED
+#define CAIRN_LISTED 224
+#undef CAIRN_ROOM
+#define CAIRN_ROOM 256
 #undef CAIRN_CLUSTER
 #define CAIRN_CLUSTER 2
 namespace f32_cramped {
@@ -20,6 +26,10 @@ namespace f32_cramped {
 }
 #undef CAIRN_CAPACITY
 #define CAIRN_CAPACITY 4096
+#undef CAIRN_LISTED
+#define CAIRN_LISTED 1024
+#undef CAIRN_ROOM
+#define CAIRN_ROOM 8192
 #undef CAIRN_SCORE_TYPE
 #define CAIRN_SCORE_TYPE 3
 #undef CAIRN_STAGES

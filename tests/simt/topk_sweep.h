@@ -7,9 +7,9 @@
 #include <cstring>
 #include <vector>
 
-enum { GUARD = 8, KINDS = 13 };
+enum { GUARD = 8, KINDS = 14 };
 
-static float score(int kind, int i) {
+static float score(int kind, int i, int n) {
     static float equal, walk;
     if (i == 0) equal = simt::random_u32() % 2 ? 1.0f : simt::random_u32() % 2 ? INFINITY : -INFINITY;
     switch (kind) {
@@ -28,6 +28,7 @@ static float score(int kind, int i) {
     case 9: return walk = i == 0 ? 0.0f : walk + 0.05f * simt::random_normal();
     case 10: return std::exp(3.0f * simt::random_normal());
     case 11: return (i / 64 % 7 == 3 ? 5.0f : 0.0f) + simt::random_normal(); /* hot pages */
+    case 12: return i * 20 < n * 17 ? 1.0f : 5.0f + simt::random_normal(); /* of 14000 more than 2048, in one block */
     default: return 1.0f + 1e-6f * (float)(simt::random_u32() % 100);
     }
 }
@@ -95,7 +96,7 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                     starts[r] = ranged ? (int32_t)(simt::random_u32() % (uint32_t)(n / 3 + 1)) : 0;
                     lengths[r] = r == 0 || !ranged ? n - starts[r] : (int32_t)(simt::random_u32() % (uint32_t)(n - starts[r] + 1));
                     for (int i = 0; i < lengths[r]; i++)
-                        x[r * stride + starts[r] + i] = round(score(kind, i));
+                        x[r * stride + starts[r] + i] = round(score(kind, i, n));
                 }
                 for (size_t i = 0; i < x.size(); i++) scores[i] = store(x[i]);
                 topk_params p = {};

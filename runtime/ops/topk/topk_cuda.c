@@ -10,7 +10,7 @@ enum {
 
 typedef struct topk_plan {
     const char *source, *entry;
-    int threads, items, cluster, stages, capacity; /* constants; 0: the source has none */
+    int threads, items, cluster, stages, capacity, listed, room; /* constants; 0: the source has none */
     unsigned blocks;             /* of the grid's x */
     unsigned rows;               /* of its y */
     unsigned shared_bytes;
@@ -71,21 +71,34 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
+/* The keys of topk/cluster.cu: one block may have most of what the first can select from, for rows that change slowly
+ * have their best in one place, and there are gaps between the blocks'; without room for that each has its part. No
+ * more than that, for shared memory is taken from loads on their way: with a stage it stays within 195 KiB, one step
+ * of it. Sets plan->shared_bytes, too. */
+static void topk_plan_keys(const device *dev, const topk_params *p, topk_plan *plan) {
+    const int sorted = plan->capacity > 4096 ? plan->capacity : 4096;
+    const int other = 16384 + 8192 / plan->cluster + plan->capacity / 8 + 2624 +
+                      (plan->stages ? plan->threads * plan->items * 4 : 0) + (p->sort_size ? sorted * 4 : 0);
+    int keys;
+    plan->listed = plan->capacity / 16 * 13, plan->room = plan->capacity + 80 * plan->cluster;
+    keys = plan->room > 4096 ? plan->room : 4096;
+    if (keys * 4 + plan->listed * 8 + other > dev->max_shared_bytes) {
+        plan->listed = plan->capacity / plan->cluster, plan->room = plan->capacity;
+        keys = sorted;
+    }
+    plan->shared_bytes = (unsigned)(keys * 4 + plan->listed * 8 + other);
+}
+
 /* The tiles of topk/cluster.cu: one is held in registers, a second may lie in shared memory, where
  * there is room for it beside the kernel's own, which grows with k. */
 static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *plan) {
     const int64_t slice = p->n / plan->cluster;
     const bool large = dev->arch / 10 != 12 && p->k <= 2048;
-    int room; /* of its keys */
     plan->threads = slice <= 16384 ? 512 : 1024;
     plan->items = slice <= 8192 ? 16 : 32;
     plan->stages = slice > 32768 && large;
     plan->capacity = p->k > 2048 ? 8192 : p->k > 512 || plan->cluster > 2 ? 4096 : 2048;
-    room = plan->capacity > 4096 ? plan->capacity : 4096;
-    plan->shared_bytes = (unsigned)(room * 4 + plan->capacity * 8 / plan->cluster + 16384 +
-                                    8192 / plan->cluster + 2560);
-    if (plan->stages) plan->shared_bytes += (unsigned)(plan->threads * plan->items) * 4;
-    if (p->sort_size) plan->shared_bytes += (unsigned)room * 4;
+    topk_plan_keys(dev, p, plan);
 }
 
 /* All clusters at once, if their slices then stay on the chip. An H200 holds 7 clusters of 16, 15
@@ -240,6 +253,8 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     topk_add_constant(&want, "CLUSTER", plan.cluster);
     if (plan.capacity) {
         topk_add_constant(&want, "CAPACITY", plan.capacity);
+        topk_add_constant(&want, "LISTED", plan.listed);
+        topk_add_constant(&want, "ROOM", plan.room);
         want.constants[want.constant_count].name = "STAGES";
         want.constants[want.constant_count++].value = plan.stages;
     }
