@@ -528,7 +528,7 @@ static void test_urgency(cairn_runtime *rt) {
 /* A request of higher priority that finds the pool full takes the pages of a lower one, which says all
  * the same what it says alone. */
 static void test_outranked(cairn_runtime *rt) {
-    static char low_text[MOST_TEXT], prompt[80];
+    static char low_text[MOST_TEXT], prompt[81]; /* two of that length never fit together */
     cairn_generate_options low = wishes(60, -1), high = wishes(4, 5);
     int aside = 0, first = 0, same = 0, rounds = 0;
     cairn_status status = CAIRN_OK;
@@ -538,7 +538,7 @@ static void test_outranked(cairn_runtime *rt) {
         size_t bytes = 0;
         int32_t pending = 1;
         memset(prompt, 0, sizeof prompt);
-        for (int i = 0; i < 72; i++) prompt[i] = (char)('c' + below(2));
+        for (int i = 0; i < 80; i++) prompt[i] = (char)('c' + below(2));
         status = cairn_generate_submit(three[0], prompt, &low);
         while (!status && three[0]->phase != ENGINE_SAYS && !three[0]->stats.stop)
             status = cairn_step(model, 0, &pending);
