@@ -387,11 +387,6 @@ CAIRN_INLINE void fetch_next(const index_logits_params &p, const staged &s, key_
     next_tile(p, w);
 }
 
-CAIRN_INLINE bool is_seen(const staged &s, int i, int base) {
-    const range window = s.windows[i];
-    return window.to > base && window.from < base + TILE;
-}
-
 /* Logits of the staged rows [first, first + count) with the walk's keys, as far as they are in the
  * rows' windows. */
 CAIRN_INLINE void score_tiles(const index_logits_params &p, const staged &s, int first, int count,
@@ -457,7 +452,7 @@ CAIRN_INLINE piece group_piece(const index_logits_params &p) {
     const int count = min_of(min_of(p.group, p.rows_each - within), p.rows - first);
     const int width = p.tiles * TILE, from = block_id_y() * width;
     const range columns = {from, min_of(from + width, p.n)};
-    if (CAIRN_PAGED && !p.row_requests) /* beside the lengths, not behind them; the next tiles' are near it */
+    if (CAIRN_PAGED && !p.row_requests && p.max_pages > 0) /* beside the lengths; the next tiles' are near it */
         load_early((const uint32_t *)p.page_table + (int64_t)(first / p.rows_each) * p.max_pages +
                    min_of((from + warp_id() * 32) / p.page_size, p.max_pages - 1));
     if (block_id_y() == 0 && thread_id() < count) window_of(p, first + thread_id(), true);

@@ -479,6 +479,20 @@ static void test_paged(int requests, int drafts, int heads, int size, int clean)
     drop(&of), drop_paged(&g);
 }
 
+/* Requests that have no pages yet, and no place in the table for one. */
+static void test_paged_nothing(void) {
+    paged g = make_paged(2, 2, 8, 16, 1);
+    both none = make(CAIRN_I32, 2, 2, 0, 0);
+    bool fine;
+    memset(g.lengths.host, 0, g.lengths.bytes);
+    upload(&g.lengths);
+    g.args.page_table = none.t, g.args.clean = 1;
+    fine = went(settled(cairn_index_logits_paged(rt, &g.args)));
+    download(&g.out);
+    tap_ok(fine && check_paged(&g, 1), "%s: index_logits_paged: a page table without pages", where);
+    drop(&none), drop_paged(&g);
+}
+
 static void test_paged_faults(void) {
     paged g = make_paged(3, 1, 8, 16, 1);
     both of = make(CAIRN_I32, 1, 3, 0, 0);
@@ -849,7 +863,7 @@ static void test_all(cairn_runtime *opened, const char *name) {
     test_alone(), test_ragged_faults();
     test_paged(few ? 3 : 8, 2, 16, 64, 0), test_paged(few ? 2 : 8, 1, 8, 16, 0), test_paged(3, 5, 8, 64, 1);
     if (!few) test_paged(2, 4, 64, 64, 0), test_paged(1, 3, 24, 48, 1);
-    test_paged_faults(), test_schedule_begins();
+    test_paged_nothing(), test_paged_faults(), test_schedule_begins();
     test_topk_ragged(7, few ? 90 : 700, few ? 12 : 100, false), test_topk_ragged(3, 60, 20, true);
     test_topk_ragged(3, 0, 5, true); /* no keys */
     test_topk_paged(few ? 2 : 8, few ? 2 : 3, 16, 24);
