@@ -268,6 +268,7 @@ static void test_distribution(int count, bool with, int calls) {
     int64_t seeds[S];
     float p[(MOST + 1) * V], d[MOST * V];
     double seen[MOST + 1][V], total[MOST + 1];
+    const uint64_t key = random_next(&seed) >> 1;
     bool fine = true;
     memset(seen, 0, sizeof seen), memset(total, 0, sizeof total);
     for (int i = 0; i <= count; i++) spread(p + i * V, V);
@@ -278,7 +279,7 @@ static void test_distribution(int count, bool with, int calls) {
     }
     for (int call = 0; call < calls; call++) {
         for (int i = 0; i < S * count; i++) drafts[i] = with ? pick(d + i % count * V, V) : i % count % V;
-        for (int s = 0; s < S; s++) seeds[s] = 7, positions[s] = (call * S + s) * (MOST + 1);
+        for (int s = 0; s < S; s++) seeds[s] = (int64_t)key, positions[s] = (call * S + s) * (MOST + 1);
         verify(S, count, target, with ? q : NULL, drafts, seeds, positions, tokens, accepted, bonus);
         for (int s = 0; s < S; s++)
             for (int i = 0; i <= accepted[s] && i <= count; i++)
@@ -294,8 +295,9 @@ static void test_distribution(int count, bool with, int calls) {
             else chi += off * off / want, freedom++;
         }
         if (few_want >= 5.0) chi += (few_seen - few_want) * (few_seen - few_want) / few_want, freedom++;
+        else fine = fine && few_seen < few_want + 5.0 * sqrt(few_want) + 5.0;
         if (freedom < 1) continue;
-        fine = fine && chi < freedom + 5.5 * sqrt(2.0 * freedom) + 14.0; /* beyond p = 1e-6 */
+        fine = fine && chi < freedom + 4.5 * sqrt(2.0 * freedom) + 9.0; /* beyond p = 1e-4 */
         tap_note("at %d of %d: chi-square %.1f with %d degrees of freedom", i, count, chi, freedom);
     }
     tap_ok(fine, "%s: verify_chain of %d drafts %s says what the target alone says", where, count,
