@@ -150,6 +150,7 @@ CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, const sample_bins &b
     block_sync();
 }
 
+/* The key of score c of this thread's sample, which lies where it came to: a tile has the registers. */
 CAIRN_INLINE uint32_t sample_key(const cluster_shared &s, int c) {
     return topk_key(((const score_t *)s.keys)[thread_id() * VECTOR + c]);
 }
@@ -223,10 +224,14 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, int lanes) {
     return {s.picks[0], s.picks[1], high, tied};
 }
 
+/* Scores of which a thread's sample is taken. */
+CAIRN_INLINE float sampled_each(const row_slice &w) {
+    return fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
+}
+
 /* How many of the row's sample are to reach a key, that k scores do in all likelihood. */
 CAIRN_INLINE float sample_wanted(const row_slice &w, int k) {
-    const float each = fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
-    const float expected = (float)(k * SAMPLES) / each;
+    const float expected = (float)(k * SAMPLES) / sampled_each(w);
     return expected + 4.0f * sqrt_f32(expected) + 2.0f;
 }
 
@@ -235,9 +240,8 @@ CAIRN_INLINE float sample_wanted(const row_slice &w, int k) {
  * its part is equal to with many others}, in all likelihood; 0: all scores may be needed, there is no
  * such key. */
 CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, int k) {
-    const float each = fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
     const float wanted = sample_wanted(w, k);
-    const int lanes = (int)((float)w.end * rcp_fast(each)) + 1;
+    const int lanes = (int)((float)w.end * rcp_fast(sampled_each(w))) + 1;
     u32x4 guess = pick_keys(s, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1, (uint32_t)wanted + 1},
                             min_of(lanes, THREADS));
     if ((w.end - w.first) * 2 < w.size) guess.x = EVERY;

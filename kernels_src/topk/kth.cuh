@@ -86,6 +86,11 @@ CAIRN_INLINE received take_received(const cluster_shared &s, key_region regions,
 CAIRN_INLINE uint32_t over_or_equal(const received &mine, int j, uint32_t key) {
     return mine.key[j] > key ? 1u << 16 : (uint32_t)((mine.valid >> j & 1u) && mine.key[j] == key);
 }
+/* Adds a warp's, of keys from one block. */
+CAIRN_INLINE void add_over_equal(cluster_shared &s, uint32_t block, uint32_t of_lane) {
+    const uint32_t sum = warp_sum(of_lane);
+    if (lane_id() == 0 && sum) atomic_add(&s.over_equal[block], sum);
+}
 /* Adds up how many of the received keys are over `key` and equal to it, block by block. */
 CAIRN_INLINE void count_received(cluster_shared &s, const received &mine, bool even, uint32_t key) {
     uint32_t block = (uint32_t)warp_id() % CLUSTER, sum = 0;
@@ -97,15 +102,13 @@ CAIRN_INLINE void count_received(cluster_shared &s, const received &mine, bool e
         for (int j = 0; j < KEYS; j++) {
             const uint32_t next = j < mine.chunks ? s.chunks[mine.first + j] >> 24 : block;
             if (next != block) {
-                sum = warp_sum(sum);
-                if (lane_id() == 0 && sum) atomic_add(&s.over_equal[block], sum);
+                add_over_equal(s, block, sum);
                 block = next, sum = 0;
             }
             sum += over_or_equal(mine, j, key);
         }
     }
-    sum = warp_sum(sum);
-    if (lane_id() == 0 && sum) atomic_add(&s.over_equal[block], sum);
+    add_over_equal(s, block, sum);
 }
 
 CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
