@@ -440,8 +440,9 @@ static bool tell_three(int *waits, int *aside) {
     cairn_sampling draw = model->runtime->config.sampling;
     cairn_generate_options o = wishes(90, 0);
     cairn_status status = CAIRN_OK;
+    const int64_t until = os_now_us() + 60000000;
     int32_t pending = 3;
-    int same = 0, steps = 0;
+    int same = 0;
     size_t bytes[3] = {0};
     draw.temperature = 1.2f, draw.seed = below(9999), o.sampling = &draw;
     for (int i = 0; i < 3 && !status; i++) {
@@ -449,7 +450,7 @@ static bool tell_three(int *waits, int *aside) {
         for (int j = 20 + below(40); j > 0; j--) prompt[i][j - 1] = (char)('b' + below(3));
         status = cairn_generate_submit(three[i], prompt[i], &o);
     }
-    while (pending && !status && steps++ < 20000) {
+    while (pending && !status && os_now_us() < until) {
         status = cairn_step(model, 100, &pending);
         for (int i = 0; i < 3 && !status; i++) {
             cairn_piece piece;

@@ -253,11 +253,13 @@ static void gather_crowd(rig *g, crowd *c, uint64_t seed) {
     }
 }
 
-/* A call a forward at most: of one that is taken another is begun. */
+/* A call a forward at most: of one that is taken another is begun. How many calls find the GPU at work says nothing:
+ * others may have it. */
 static void step_crowd(rig *g, crowd *c) {
     const forward_cuda_state *f = state_of(g);
+    const int64_t until = os_now_us() + 60000000;
     int pending = MANY;
-    for (int turns = 0; pending && turns < 10000 && !c->status; turns++) {
+    while (pending && !c->status && os_now_us() < until) {
         const bool there = f->next.there;
         const int tells = f->tells, rows = f->next.count;
         hurry(g);
