@@ -59,39 +59,50 @@ class Model:
         a, b = x.float()[..., 0::2], x.float()[..., 1::2]
         return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 
+    def product(self, layer, name, y, lora=None):
+        out = F.linear(y, self.weights[f"blk.{layer}.{name}.weight"])
+        if lora is None:
+            return out
+        down, up = lora[layer][name]
+        return out + lora.scale * F.linear(F.linear(y, down.to(y.dtype)), up.to(y.dtype))
+
+    def heads_of(self, layer, x, angles, lora=None):
+        """What attention asks for: q [B, heads, R, dim], k and v [B, kv_heads, R, dim]."""
+        y = self.norm(x, self.weights[f"blk.{layer}.attn_norm.weight"])
+        q, k, v = (self.product(layer, name, y, lora).view(*y.shape[:2], -1, self.dim).transpose(1, 2)
+                   for name in ("attn_q", "attn_k", "attn_v"))
+        return self.turn(q, angles), self.turn(k, angles), v
+
+    def behind(self, layer, x, attended, lora=None):
+        """The layer's rows, of what they attended [B, heads, R, dim]."""
+        x = x + self.product(layer, "attn_output", attended.transpose(1, 2).flatten(2), lora)
+        y = self.norm(x, self.weights[f"blk.{layer}.ffn_norm.weight"])
+        gate, up = self.product(layer, "ffn_gate", y, lora), self.product(layer, "ffn_up", y, lora)
+        return x + self.product(layer, "ffn_down", F.silu(gate) * up, lora)
+
+    def spread(self, k):
+        """A KV head for each query head."""
+        return k.repeat_interleave(self.heads // self.kv_heads, 1)
+
     def rows(self, x, positions, sees, cache=None, lora=None):
         """x [B, R, hidden] to what the head reads; sees [B, 1, R, keys]: behind the cache's keys the
         rows' own. Returns the keys and values of each layer, too."""
         angles, kept = self.angles(positions), []
-        b, r = x.shape[:2]
         for layer in range(self.layers):
-            def product(name, y):
-                out = F.linear(y, self.weights[f"blk.{layer}.{name}.weight"])
-                if lora is None:
-                    return out
-                down, up = lora[layer][name]
-                return out + lora.scale * F.linear(F.linear(y, down.to(y.dtype)), up.to(y.dtype))
-            y = self.norm(x, self.weights[f"blk.{layer}.attn_norm.weight"])
-            split = lambda t, n: t.view(b, r, n, self.dim).transpose(1, 2)
-            q = self.turn(split(product("attn_q", y), self.heads), angles)
-            k = self.turn(split(product("attn_k", y), self.kv_heads), angles)
-            v = split(product("attn_v", y), self.kv_heads)
+            q, k, v = self.heads_of(layer, x, angles, lora)
             kept.append((k, v))
             if cache is not None:
                 k, v = torch.cat((cache[layer][0], k), 2), torch.cat((cache[layer][1], v), 2)
-            group = self.heads // self.kv_heads
-            y = F.scaled_dot_product_attention(q, k.repeat_interleave(group, 1),
-                                               v.repeat_interleave(group, 1), attn_mask=sees)
-            x = x + product("attn_output", y.transpose(1, 2).reshape(b, r, -1))
-            y = self.norm(x, self.weights[f"blk.{layer}.ffn_norm.weight"])
-            x = x + product("ffn_down", F.silu(product("ffn_gate", y)) * product("ffn_up", y))
+            y = F.scaled_dot_product_attention(q, self.spread(k), self.spread(v), attn_mask=sees)
+            x = self.behind(layer, x, y, lora)
         return self.norm(x, self.output_norm), kept
 
 
-class Adapter(torch.nn.Module):
-    def __init__(self, model, rank, scale, seed):
+class Low(torch.nn.Module):
+    """Low-rank additions to all products of a model, and its file."""
+
+    def __init__(self, model, rank, scale, g):
         super().__init__()
-        g = torch.Generator().manual_seed(seed)
         self.scale, self.rank = scale, rank
         self.low = torch.nn.ParameterDict()
         for layer in range(model.layers):
@@ -100,37 +111,20 @@ class Adapter(torch.nn.Module):
                 down = torch.randn(rank, columns, generator=g) / math.sqrt(columns)
                 self.low[f"{layer}-{name}-a"] = torch.nn.Parameter(down)
                 self.low[f"{layer}-{name}-b"] = torch.nn.Parameter(torch.zeros(rows, rank))
-        h = model.hidden
-        norm = model.output_norm.float().cpu().clone()
-        self.mask = torch.nn.Parameter(model.embed.float().mean(0).cpu())
-        self.first = torch.nn.Parameter(torch.randn(h, 2 * h, generator=g) / math.sqrt(2 * h))
-        self.second = torch.nn.Parameter(torch.randn(h, h, generator=g) / math.sqrt(h))
-        # small at first: logits begin near those of no knowledge
-        self.first_norm, self.second_norm = torch.nn.Parameter(0.2 * norm), torch.nn.Parameter(0.02 * norm)
-        self.eps = model.eps
 
     def __getitem__(self, layer):
         return {name: (self.low[f"{layer}-{name}-a"], self.low[f"{layer}-{name}-b"])
                 for name, _ in MODULES}
 
-    def block(self, x, w, norm):
-        y = F.silu(F.linear(x, w.to(x.dtype))).float()
-        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps) * norm).to(x.dtype)
-
-    def sampler(self, embedding, hidden):
-        y = self.block(torch.cat((embedding, hidden), -1), self.first, self.first_norm)
-        return y + self.block(y, self.second, self.second_norm)
-
     def tensors(self):
-        out = {"mask_embedding": self.mask, "sampler.0.weight": self.first,
-               "sampler.0.norm": self.first_norm, "sampler.1.weight": self.second,
-               "sampler.1.norm": self.second_norm}
+        out = {}
         for name, p in self.low.items():
             layer, module, side = name.split("-")
             out[f"blk.{layer}.{module}.weight.lora_{side}"] = p
         return out
 
-    def save(self, folder, drafts):
+    def save(self, folder, more):
+        """Writes the adapter; `more`: what its config says besides. Returns the bytes of its values."""
         data, header, at = [], {}, 0
         for name, p in sorted(self.tensors().items()):
             bytes_ = p.detach().float().cpu().numpy().astype(np.float16).tobytes()
@@ -143,7 +137,7 @@ class Adapter(torch.nn.Module):
             f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
         with open(os.path.join(folder, "adapter_config.json"), "w") as f:
             json.dump({"peft_type": "LORA", "bias": "none", "r": self.rank,
-                       "lora_alpha": self.scale * self.rank, "draft_length": drafts}, f, indent=1)
+                       "lora_alpha": self.scale * self.rank, **more}, f, indent=1)
         return at
 
     def load(self, folder):
@@ -154,6 +148,35 @@ class Adapter(torch.nn.Module):
             from_, to = header[name]["data_offsets"]
             p.data = torch.tensor(np.frombuffer(data[from_:to], np.float16).astype(np.float32)).view(
                 p.shape).to(p.device)
+
+
+class Adapter(Low):
+    """One that drafts: the mask's embedding and the sampler head besides."""
+
+    def __init__(self, model, rank, scale, seed):
+        g = torch.Generator().manual_seed(seed)
+        super().__init__(model, rank, scale, g)
+        h = model.hidden
+        norm = model.output_norm.float().cpu().clone()
+        self.mask = torch.nn.Parameter(model.embed.float().mean(0).cpu())
+        self.first = torch.nn.Parameter(torch.randn(h, 2 * h, generator=g) / math.sqrt(2 * h))
+        self.second = torch.nn.Parameter(torch.randn(h, h, generator=g) / math.sqrt(h))
+        # small at first: logits begin near those of no knowledge
+        self.first_norm, self.second_norm = torch.nn.Parameter(0.2 * norm), torch.nn.Parameter(0.02 * norm)
+        self.eps = model.eps
+
+    def block(self, x, w, norm):
+        y = F.silu(F.linear(x, w.to(x.dtype))).float()
+        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps) * norm).to(x.dtype)
+
+    def sampler(self, embedding, hidden):
+        y = self.block(torch.cat((embedding, hidden), -1), self.first, self.first_norm)
+        return y + self.block(y, self.second, self.second_norm)
+
+    def tensors(self):
+        return {"mask_embedding": self.mask, "sampler.0.weight": self.first,
+                "sampler.0.norm": self.first_norm, "sampler.1.weight": self.second,
+                "sampler.1.norm": self.second_norm, **super().tensors()}
 
 
 def causal(count, device):
@@ -259,9 +282,9 @@ class Step:
         return self.out
 
 
-def draw(path, log):
-    """log: rows of step and values by name; a curve for each loss."""
-    width, height, colours = 640, 320, {"masks": "#888", "sampler": "#06c", "latents": "#c60"}
+def draw(path, log, colours):
+    """log: rows of step and values by name; a curve for each loss that has a colour."""
+    width, height = 640, 320
     top = max(row[name] for row in log for name in colours)
     last = max(row["step"] for row in log) or 1
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -276,61 +299,83 @@ def draw(path, log):
         f.write("\n".join(parts) + "\n")
 
 
+class Run:
+    """A training that goes on where it was stopped: how fast it learns at a step, its log, what it keeps."""
+
+    def __init__(self, o, adapter, opt, colours):
+        self.o, self.adapter, self.opt, self.colours = o, adapter, opt, colours
+        self.log, self.step, spent = [], 0, 0.0
+        os.makedirs(o.out, exist_ok=True)
+        self.kept = os.path.join(o.out, "checkpoint.pt")
+        if os.path.exists(self.kept):
+            state = torch.load(self.kept, map_location=o.device, weights_only=False)
+            adapter.load_state_dict(state["adapter"])
+            opt.load_state_dict(state["opt"])
+            self.step, self.log, o.steps, spent = state["step"], state["log"], state["steps"], state["spent"]
+            print(f"goes on at step {self.step} of {o.steps}", flush=True)
+        self.start = time.time() - spent
+
+    def learn(self):
+        """Takes the step that the gradients say, at the step's rate."""
+        o, step = self.o, self.step
+        warm = min(1.0, (step + 1) / min(100, o.steps / 10 + 1))
+        for group in self.opt.param_groups:
+            group["lr"] = group.get("rate", o.rate) * warm * (
+                0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / o.steps)))
+        torch.nn.utils.clip_grad_norm_(self.adapter.parameters(), 1.0)
+        self.opt.step()
+        self.step += 1
+
+    def note(self, figures):
+        """Logs what `figures` returns now and then, keeps the state, and sees how many steps fit."""
+        o, step, spent = self.o, self.step, time.time() - self.start
+        if step % o.every == 0 or step == o.steps or step == 1:
+            row = {"step": step, **figures()}
+            self.log.append(row)
+            said = ", ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "step")
+            print(f"step {step} of {o.steps}, {time.time() - self.start:.0f} s: {said}", flush=True)
+        if step == 60 and o.minutes and int(60 * (o.minutes * 60) / max(spent, 1e-3)) < o.steps:
+            o.steps = int(60 * (o.minutes * 60) / spent)
+            print(f"{o.steps} steps fit into {o.minutes} minutes", flush=True)
+        if step % 500 == 0 or step == o.steps:
+            torch.save({"adapter": self.adapter.state_dict(), "opt": self.opt.state_dict(), "step": step,
+                        "log": self.log, "steps": o.steps, "spent": time.time() - self.start}, self.kept)
+
+    def finish(self, more):
+        """Writes the log, its curves and the adapter; returns the adapter's bytes."""
+        names = list(self.log[0])
+        with open(os.path.join(self.o.out, "log.csv"), "w") as f:
+            f.write(",".join(names) + "\n")
+            f.writelines(",".join(f"{row[name]:.5f}".rstrip("0").rstrip(".") for name in names) + "\n"
+                         for row in self.log)
+        draw(os.path.join(self.o.out, "loss.svg"), self.log, self.colours)
+        size = self.adapter.save(self.o.out, more)
+        if size > 5e6:
+            raise SystemExit(f"the adapter is larger than 5 MB: {size / 1e6:.2f}")
+        return size
+
+
 def train(o):
     dtype = torch.bfloat16 if o.device == "cuda" else torch.float32
     model = Model(o.model, o.device, dtype)
     adapter = Adapter(model, o.rank, 2.0, o.seed).to(o.device)
     samples = Samples(o.samples, o.window, o.k)
-    groups = [{"params": [p for n, p in adapter.named_parameters() if "norm" not in n], "weight_decay": 0.0},
-              {"params": [p for n, p in adapter.named_parameters() if "norm" in n], "weight_decay": 0.0}]
-    opt = torch.optim.AdamW(groups, lr=o.rate, betas=(0.9, 0.98), fused=o.device == "cuda")
-    os.makedirs(o.out, exist_ok=True)
-    kept, log, step, spent = os.path.join(o.out, "checkpoint.pt"), [], 0, 0.0
-    if os.path.exists(kept):
-        state = torch.load(kept, map_location=o.device, weights_only=False)
-        adapter.load_state_dict(state["adapter"])
-        opt.load_state_dict(state["opt"])
-        step, log, o.steps, spent = state["step"], state["log"], state["steps"], state["spent"]
-        print(f"goes on at step {step} of {o.steps}", flush=True)
+    opt = torch.optim.AdamW(adapter.parameters(), lr=o.rate, betas=(0.9, 0.98), weight_decay=0.0,
+                            fused=o.device == "cuda")
+    run = Run(o, adapter, opt, {"masks": "#888", "sampler": "#06c", "latents": "#c60"})
     batch_of = lambda step: samples.batch(np.random.default_rng([o.seed, step]), o.batch, o.anchors, False)
-    gradients = Step(model, adapter, *batch_of(step), o.k)
-    start = time.time() - spent
-    while step < o.steps:
-        for group in opt.param_groups:
-            warm = min(1.0, (step + 1) / min(100, o.steps / 10 + 1))
-            group["lr"] = o.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / o.steps)))
-        masks, sampler, latents, right = gradients(*batch_of(step))
-        torch.nn.utils.clip_grad_norm_(adapter.parameters(), 1.0)
-        opt.step()
-        step += 1
-        if step % o.every == 0 or step == o.steps or step == 1:
-            row = {"step": step, "masks": masks.item(), "sampler": sampler.item(),
-                   "latents": latents.item(), "tokens": 1 + right.sum().item()}
-            log.append(row)
-            print(f"step {step} of {o.steps}, {time.time() - start:.0f} s: masks {row['masks']:.3f}, sampler "
-                  f"{row['sampler']:.3f}, latents {row['latents']:.3f}, {row['tokens']:.2f} tokens a step",
-                  flush=True)
-        if step == 60 and o.minutes and len(log):
-            fits = int(60 * (o.minutes * 60) / max(time.time() - start, 1e-3))
-            if fits < o.steps:
-                o.steps = fits
-                print(f"{fits} steps fit into {o.minutes} minutes", flush=True)
-        if step % 500 == 0 or step == o.steps:
-            torch.save({"adapter": adapter.state_dict(), "opt": opt.state_dict(), "step": step, "log": log,
-                        "steps": o.steps, "spent": time.time() - start}, kept)
+    gradients = Step(model, adapter, *batch_of(run.step), o.k)
+    while run.step < o.steps:
+        masks, sampler, latents, right = gradients(*batch_of(run.step))
+        run.learn()
+        run.note(lambda: {"masks": masks.item(), "sampler": sampler.item(), "latents": latents.item(),
+                          "tokens": 1 + right.sum().item()})
     with torch.no_grad():
         ids, anchors = samples.batch(np.random.default_rng([o.seed, 1 << 40]), o.batch, o.anchors, True)
         right = losses(model, adapter, ids.to(o.device), anchors.to(o.device), o.k)[3]
-    with open(os.path.join(o.out, "log.csv"), "w") as f:
-        f.write("step,masks,sampler,latents,tokens\n")
-        f.writelines(f"{r['step']},{r['masks']:.5f},{r['sampler']:.5f},{r['latents']:.5f},{r['tokens']:.4f}\n"
-                     for r in log)
-    draw(os.path.join(o.out, "loss.svg"), log)
-    size = adapter.save(o.out, o.k)
+    size = run.finish({"draft_length": o.k})
     print(f"held-out windows: {1 + right.sum().item():.3f} tokens a step, by place "
           f"{[round(x, 3) for x in right.tolist()]}; the adapter has {size / 1e6:.2f} MB, seed {o.seed}")
-    if size > 5e6:
-        raise SystemExit("the adapter is larger than 5 MB")
 
 
 def check(o):
