@@ -24,6 +24,7 @@ s:append(table.move(ids, TOKENS - TAIL + 1, TOKENS - 1, 1, {}))
 local row = model:forward { { session = s, ids = { ids[TOKENS] }, position = TOKENS - 1, hidden = true } }
 row[1].hidden:save(folder .. "/hidden.npy")
 file = assert(io.open(folder .. "/rows.json", "w"))
-file:write(('{"ids": [%s], "tail": %d, "window": %d, "topk": %d}\n'):format(table.concat(ids, ", "), TAIL, WINDOW, TOPK))
+file:write(('{"ids": [%s], "tail": %d, "window": %d, "topk": %d}\n'):format(table.concat(ids, ", "), TAIL,
+  WINDOW, TOPK))
 file:close()
 print(("the last of %d rows"):format(TOKENS))

@@ -115,11 +115,15 @@ local function report(rules, with)
   print(("  %-28s %9s %9s %12s"):format("rule", "pass keys", "codes", "perplexity"))
   local first
   for i, rule in ipairs(rules) do
-    local share = function(kind, asked) return found[kind .. i] and ("%.1f %%"):format(100 * found[kind .. i] / asked) or "-" end
-    local nll = windows > 0 and score(rt, model, ids, rule, with) or nil
+    local function share(kind, asked)
+      local right = found[kind .. i]
+      return right and ("%.1f %%"):format(100 * right / asked) or "-"
+    end
+    local nll, perplexity = windows > 0 and score(rt, model, ids, rule, with), "-"
     first = first or nll
-    print(("  %-28s %9s %9s %12s"):format(title(rule), share("pass key", haystacks), share("code", haystacks * #names),
-      nll and ("%.3f (%+.2f %%)"):format(math.exp(nll), 100 * (math.exp(nll - first) - 1)) or "-"))
+    if nll then perplexity = ("%.3f (%+.2f %%)"):format(math.exp(nll), 100 * (math.exp(nll - first) - 1)) end
+    print(("  %-28s %9s %9s %12s"):format(title(rule), share("pass key", haystacks),
+      share("code", haystacks * #names), perplexity))
   end
 end
 

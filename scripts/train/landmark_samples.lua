@@ -37,9 +37,11 @@ local adjectives = { "red", "blue", "green", "old", "young", "tall", "small", "b
   "painted", "rusty", "gentle", "angry", "sleepy", "clever", "distant", "empty", "narrow", "wide", "secret", "winter" }
 local nouns = { "fox", "river", "castle", "bridge", "mirror", "window", "garden", "tower", "engine", "letter", "clock",
   "horse", "island", "mountain", "market", "library", "station", "temple", "forest", "village", "candle", "hammer",
-  "ladder", "basket", "bottle", "carpet", "ribbon", "whistle", "wagon", "anvil", "beacon", "cellar", "drawer", "tunnel" }
-local people = { "Alice", "Boris", "Chen", "Dalia", "Erik", "Fatima", "George", "Hana", "Ivan", "Julia", "Karim", "Lena",
-  "Marco", "Nadia", "Oscar", "Priya", "Quentin", "Rosa", "Samuel", "Tara", "Umar", "Vera", "Walter", "Yuki", "Zoe" }
+  "ladder", "basket", "bottle", "carpet", "ribbon", "whistle", "wagon", "anvil", "beacon", "cellar", "drawer",
+  "tunnel" }
+local people = { "Alice", "Boris", "Chen", "Dalia", "Erik", "Fatima", "George", "Hana", "Ivan", "Julia", "Karim",
+  "Lena", "Marco", "Nadia", "Oscar", "Priya", "Quentin", "Rosa", "Samuel", "Tara", "Umar", "Vera", "Walter",
+  "Yuki", "Zoe" }
 local things = { "colour", "food", "city", "animal", "instrument", "season", "flower", "drink", "sport", "number" }
 local words = { "purple", "orange", "pasta", "noodles", "Paris", "Cairo", "Lima", "tiger", "rabbit", "violin", "flute",
   "autumn", "spring", "tulip", "rose", "coffee", "lemonade", "tennis", "rowing", "seven", "eleven", "silver", "crimson",
@@ -100,9 +102,9 @@ file:write(('{"user": %s, "assistant": %s, "end": %s, "needles": ['):format(json
   json(model:tokenize("<|im_end|>\n", { special = true }))))
 for i = 1, 24000 do
   local n = kinds[i % #kinds + 1]()
-  file:write(i > 1 and ",\n" or "\n", ('{"key": "%s", "said": %s, "question": %s, "chat": %s, "plain": %s, "answer": %s}')
-    :format(n.key, json(model:tokenize(" " .. n[1] .. " ")), json(model:tokenize(n[2])), json(model:tokenize(n[3])),
-    json(model:tokenize(" " .. n[3])), json(model:tokenize(n[4]))))
+  file:write(i > 1 and ",\n" or "\n", ('{"key": "%s", "said": %s, "question": %s, "chat": %s, "plain": %s, '
+    .. '"answer": %s}'):format(n.key, json(model:tokenize(" " .. n[1] .. " ")), json(model:tokenize(n[2])),
+    json(model:tokenize(n[3])), json(model:tokenize(" " .. n[3])), json(model:tokenize(n[4]))))
 end
 file:write(("], \"line\": %s, \"stop\": %s}\n"):format(json(model:tokenize "\n"), json(model:tokenize ".")))
 file:close()
