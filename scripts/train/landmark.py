@@ -293,7 +293,7 @@ def main():
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--minutes", type=float, default=13, help="0: all steps, however long")
-    for name, value in (("steps", 9000), ("batch", 4), ("tokens", 8064), ("tail", 1008), ("page", 64), ("rank", 8),
+    for name, value in (("steps", 9000), ("batch", 2), ("tokens", 8064), ("tail", 1008), ("page", 64), ("rank", 8),
                         ("every", 20)):
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--rate", type=float, default=1e-3)
