@@ -13,7 +13,6 @@ distance of the landmarks' scores from what the pages weigh in the row's whole a
 there are none. OUT holds checkpoint.pt, from which the same command goes on, log.csv, loss.svg, and the
 adapter: adapter_model.safetensors, adapter_config.json.
 """
-import argparse
 import json
 import os
 
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from train import Low, Model, Run
+from train import Low, Model, Run, checked, parser
 
 
 class Adapter(Low):
@@ -108,7 +107,6 @@ class Places:
         at = torch.arange(tokens, device=device)
         ends = torch.arange(real - 1, tokens, real, device=device)
         self.split = self.text // real # landmarks of the text
-        self.landmarks = ends < self.text
         # rows: tokens, then landmarks; a landmark turns by the place of the token before it
         self.turns = torch.cat((at, ends))
         self.key = at
@@ -192,7 +190,7 @@ def stream(model, adapter, ids, places, rule, probes):
     b, n, text = len(ids), places.tokens, places.text
     ends = n + places.split # rows: tokens of the text, of the tail, landmarks of the text, of the tail
     x = torch.cat((F.embedding(ids, model.embed), adapter.landmark.to(model.dtype).expand(
-        b, len(places.landmarks), -1)), 1)
+        b, n // (places.size - 1), -1)), 1)
     angles = model.angles(places.turns[None].expand(b, -1))
     apart, share = 0.0, 0.0
     for layer in range(model.layers):
@@ -211,12 +209,8 @@ def stream(model, adapter, ids, places, rule, probes):
 
 def plain(model, ids):
     """What the head reads without adapter and landmarks, all tokens attended."""
-    angles = model.angles(torch.arange(ids.shape[1], device=ids.device)[None].expand(ids.shape))
-    x = F.embedding(ids, model.embed)
-    for layer in range(model.layers):
-        q, k, v = model.heads_of(layer, x, angles)
-        x = model.behind(layer, x, F.scaled_dot_product_attention(q, model.spread(k), model.spread(v), is_causal=True))
-    return model.norm(x, model.output_norm)
+    positions = torch.arange(ids.shape[1], device=ids.device)[None].expand(ids.shape)
+    return model.rows(F.embedding(ids, model.embed), positions, None)[0]
 
 
 def losses(model, adapter, batch, places, rule):
@@ -264,12 +258,7 @@ def train(o):
 
 def check(o):
     """What Cairn says of a row (landmark_check.lua) against the same row here."""
-    model = Model(o.model, "cpu", torch.float32)
-    adapter = Adapter(model, o.rank, 2.0, 0)
-    adapter.load(o.out)
-    with open(os.path.join(o.check, "rows.json")) as f:
-        rows = json.load(f)
-    theirs = torch.tensor(np.load(os.path.join(o.check, "hidden.npy")))
+    model, adapter, rows, theirs = checked(o, Adapter)
     places = Places(len(rows["ids"]), rows["tail"], o.page, "cpu")
     with torch.no_grad():
         ids = torch.tensor([rows["ids"]])
@@ -284,19 +273,8 @@ def check(o):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("model")
-    p.add_argument("samples", nargs="?")
-    p.add_argument("out")
-    p.add_argument("--check", help="the folder that landmark_check.lua wrote")
+    p = parser(__doc__, 1e-3, batch=2, tokens=8064, tail=1008, page=64, rank=8, every=20)
     p.add_argument("--begin", help="the folder of an adapter that this one begins as")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--minutes", type=float, default=13, help="0: all steps, however long")
-    for name, value in (("steps", 9000), ("batch", 2), ("tokens", 8064), ("tail", 1008), ("page", 64), ("rank", 8),
-                        ("every", 20)):
-        p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--rate", type=float, default=1e-3)
     o = p.parse_args()
     torch.manual_seed(o.seed)
     check(o) if o.check else train(o)

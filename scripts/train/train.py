@@ -86,14 +86,15 @@ class Model:
 
     def rows(self, x, positions, sees, cache=None, lora=None):
         """x [B, R, hidden] to what the head reads; sees [B, 1, R, keys]: behind the cache's keys the
-        rows' own. Returns the keys and values of each layer, too."""
+        rows' own; None: each row those before it. Returns the keys and values of each layer, too."""
         angles, kept = self.angles(positions), []
         for layer in range(self.layers):
             q, k, v = self.heads_of(layer, x, angles, lora)
             kept.append((k, v))
             if cache is not None:
                 k, v = torch.cat((cache[layer][0], k), 2), torch.cat((cache[layer][1], v), 2)
-            y = F.scaled_dot_product_attention(q, self.spread(k), self.spread(v), attn_mask=sees)
+            y = F.scaled_dot_product_attention(q, self.spread(k), self.spread(v), attn_mask=sees,
+                                               is_causal=sees is None)
             x = self.behind(layer, x, y, lora)
         return self.norm(x, self.output_norm), kept
 
@@ -315,12 +316,16 @@ class Run:
             print(f"goes on at step {self.step} of {o.steps}", flush=True)
         self.start = time.time() - spent
 
+    def spent(self):
+        """Seconds, those before it was stopped among them."""
+        return time.time() - self.start
+
     def learn(self):
         """Takes the step that the gradients say, at the step's rate."""
         o, step = self.o, self.step
         warm = min(1.0, (step + 1) / min(100, o.steps / 10 + 1))
         for group in self.opt.param_groups:
-            group["lr"] = group.get("rate", o.rate) * warm * (
+            group["lr"] = o.rate * warm * (
                 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / o.steps)))
         torch.nn.utils.clip_grad_norm_(self.adapter.parameters(), 1.0)
         self.opt.step()
@@ -328,18 +333,19 @@ class Run:
 
     def note(self, figures):
         """Logs what `figures` returns now and then, keeps the state, and sees how many steps fit."""
-        o, step, spent = self.o, self.step, time.time() - self.start
+        o, step = self.o, self.step
         if step % o.every == 0 or step == o.steps or step == 1:
             row = {"step": step, **figures()}
             self.log.append(row)
             said = ", ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "step")
-            print(f"step {step} of {o.steps}, {time.time() - self.start:.0f} s: {said}", flush=True)
-        if step == 60 and o.minutes and int(60 * (o.minutes * 60) / max(spent, 1e-3)) < o.steps:
-            o.steps = int(60 * (o.minutes * 60) / spent)
+            print(f"step {step} of {o.steps}, {self.spent():.0f} s: {said}", flush=True)
+        fits = int(60 * (o.minutes * 60) / max(self.spent(), 1e-3)) # of the first 60
+        if step == 60 and o.minutes and fits < o.steps:
+            o.steps = fits
             print(f"{o.steps} steps fit into {o.minutes} minutes", flush=True)
         if step % 500 == 0 or step == o.steps:
             torch.save({"adapter": self.adapter.state_dict(), "opt": self.opt.state_dict(), "step": step,
-                        "log": self.log, "steps": o.steps, "spent": time.time() - self.start}, self.kept)
+                        "log": self.log, "steps": o.steps, "spent": self.spent()}, self.kept)
 
     def finish(self, more):
         """Writes the log, its curves and the adapter; returns the adapter's bytes."""
@@ -378,14 +384,19 @@ def train(o):
           f"{[round(x, 3) for x in right.tolist()]}; the adapter has {size / 1e6:.2f} MB, seed {o.seed}")
 
 
-def check(o):
-    """What Cairn says of rows (check.lua) against the same rows here."""
+def checked(o, kind):
+    """The model, the adapter of that class, and what Cairn says of rows: which they are, and their hidden values."""
     model = Model(o.model, "cpu", torch.float32)
-    adapter = Adapter(model, o.rank, 2.0, 0)
+    adapter = kind(model, o.rank, 2.0, 0)
     adapter.load(o.out)
     with open(os.path.join(o.check, "rows.json")) as f:
         rows = json.load(f)
-    theirs = torch.tensor(np.load(os.path.join(o.check, "hidden.npy")))
+    return model, adapter, rows, torch.tensor(np.load(os.path.join(o.check, "hidden.npy")))
+
+
+def check(o):
+    """What Cairn says of rows (check.lua) against the same rows here."""
+    model, adapter, rows, theirs = checked(o, Adapter)
     with torch.no_grad():
         ids = torch.tensor([rows["ids"]])
         real, cache = model.rows(F.embedding(ids, model.embed), torch.arange(ids.shape[1])[None],
@@ -405,20 +416,24 @@ def check(o):
         raise SystemExit("that is too far apart")
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(doc, rate, **sizes):
+    """What every training is told; sizes: its whole numbers by name, and what they are unless told."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("samples", nargs="?")
     p.add_argument("out")
-    p.add_argument("--check", help="the folder that check.lua wrote")
+    p.add_argument("--check", help="the folder with what Cairn computed of the adapter")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--minutes", type=float, default=13, help="0: all steps, however long")
-    for name, value in (("steps", 9000), ("batch", 16), ("window", 256), ("anchors", 48), ("k", 4),
-                        ("rank", 4), ("every", 50)):
+    p.add_argument("--rate", type=float, default=rate)
+    for name, value in {"steps": 9000, **sizes}.items():
         p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--rate", type=float, default=2e-3)
-    o = p.parse_args()
+    return p
+
+
+def main():
+    o = parser(__doc__, 2e-3, batch=16, window=256, anchors=48, k=4, rank=4, every=50).parse_args()
     torch.manual_seed(o.seed)
     check(o) if o.check else train(o)
 
