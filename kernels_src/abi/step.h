@@ -198,13 +198,16 @@ typedef struct draft_params {
     const uint8_t *embed;
     uint8_t *exchange;   /* of the stage kernels */
     uint32_t *arrived;
-    const int32_t *input; /* of the forward whose tokens are verified */
+    int32_t *input;      /* of the forward whose tokens are verified */
     int32_t *sampled;
     int32_t number;      /* which draft it is */
     int32_t real, drafts, masks; /* the first row that is verified, drafts behind it, masks of each */
-    int32_t capacity, blocks; /* blocks: of the head, for draft_take; so is what follows */
+    int32_t capacity, blocks; /* blocks: of the head, for draft_take and draft_end; so is what follows */
     float norm_eps, input_scale, embed_scale;
-    step_params step;
+    step_params step;    /* of the flow; of draft_end with the draft's winners */
+    int32_t *told;       /* see finish_params */
+    int32_t told_words;
+    int32_t chunk;       /* tokens of a run, of which rows in the flow have several */
 } draft_params;
 
 /* step/finish.cu */

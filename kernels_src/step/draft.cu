@@ -9,6 +9,9 @@
  *              shared memory, 8 HIDDEN bytes
  * draft_second y = norm(that), y + norm(silu(W1 y)) by the last block, to where the head's input is:
  *              grid and threads alike, 4 HIDDEN + 64 bytes of shared memory
+ * draft_end    behind the last draft of a step by the flow kernel: finds its token, tells the host all results
+ *              (finish_params), and makes the step's input words those of the step behind it, where that verifies
+ *              as many drafts as tokens had masks: grid 1, 256 threads
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. f32 sums in an order that depends on nothing.
  * Reference: the walk of tests/engine/mtp_test.c.
@@ -148,4 +151,40 @@ CAIRN_KERNEL(draft_second, DRAFT_THREADS, 1, draft_params) {
     if (!last_to_arrive(p.arrived, grid_blocks(), (uint32_t *)totals + DRAFT_WARPS)) return;
     factor = norm_factor(p.norm_eps, totals, [&](int i) { return of_others(more + i); });
     send_drafted(p, y, more, factor);
+}
+
+/* The input words of the step behind this one: its rows move on by the tokens that stand, the first reads the
+ * token behind these, then come the drafts. No number is no token: what it says is never asked for. */
+CAIRN_INLINE void move_on(const draft_params &p) {
+    const int rows = p.input[STEP_ROWS], count = p.input[STEP_LOGIT_COUNT], r = thread_id();
+    const auto array = [&](int which) { return p.input + STEP_HEAD + which * p.capacity; };
+    const int moved = 1 + (p.words->row - array(STEP_KEEP)[count]) / p.masks;
+    if (r < rows) {
+        array(STEP_POSITION)[r] += moved;
+        array(STEP_ROPE)[r] += moved;
+        if (r < count) array(STEP_TOKEN)[r] = max_of(p.tokens[r - 1], 0);
+        else array(STEP_SEEN)[r] += moved;
+    }
+    block_sync();
+    if (thread_id() != 0) return;
+    p.input[STEP_EPOCH]++;
+    p.input[STEP_CLEAN_ROWS] = rows;
+    p.input[STEP_CLEAN_CHUNKS] = p.input[STEP_CHUNKS];
+    p.input[STEP_CHUNKS] = array(STEP_POSITION)[rows - 1] / p.chunk + 1;
+    p.input[STEP_TELLS] = !p.input[STEP_TELLS];
+}
+
+CAIRN_KERNEL(draft_end, DRAFT_THREADS, 1, draft_params) {
+    start_input();
+    if (warp_id() == 0) {
+        uint64_t best = 0;
+        for (int i = lane_id(); i < p.blocks; i += WARP) best = max_of(best, p.step.winners[i]);
+        best = warp_max(best);
+        if (lane_id() == 0) p.tokens[p.number] = token_of(best);
+    }
+    block_sync();
+    for (int i = thread_id(); i < p.told_words; i += DRAFT_THREADS)
+        p.told[p.input[STEP_TELLS] * p.told_words + i] = p.step.fault[i];
+    block_sync();
+    move_on(p);
 }

@@ -535,12 +535,28 @@ static bool engine_open_chain(cairn_session *s) {
     return s->ahead_probs && c->memory;
 }
 
+/* Whether the step behind the part has as many drafts and masks, however many of its drafts hold; longest: masks that
+ * there is room for. */
+static bool engine_repeats(const cairn_session *s, const engine_part *part, int longest) {
+    pace_costs costs;
+    if (part->drafts != part->masks || part->short_by || part->chained) return false;
+    if (!engine_config(s)->draft_adaptive) return true;
+    if (!engine_pace_costs(s->model, &costs)) return false;
+    for (int accepted = 0; accepted <= part->drafts; accepted++) {
+        pace after = s->pace;
+        int drafts = part->drafts;
+        pace_learn(&after, &costs, part->drafts, accepted, part->masks);
+        if (pace_next(&after, &costs, longest, &drafts) != part->masks || drafts != part->drafts) return false;
+    }
+    return true;
+}
+
 /* Drafts that an earlier step made for what follows now, `room` tokens or fewer, and masks behind each
  * for the step to come: as many as rows, context and pages have room for. */
 static void engine_draft_masks(cairn_session *s, engine_part *part, int room, int most) {
     cairn_model *m = s->model;
     const int length = engine_config(s)->draft_length, free_pages = m->kv.pool.free_count;
-    int left = (engine_pages(s) + free_pages) * m->kv.page_size - s->count, drafts = 0, k;
+    int left = (engine_pages(s) + free_pages) * m->kv.page_size - s->count, drafts = 0, k, longest;
     if (s->ahead_at == s->count && s->ahead_last == s->tokens[s->count - 1])
         drafts = s->ahead_count < room - 1 ? s->ahead_count : room - 1;
     if (drafts > length) drafts = length;
@@ -549,11 +565,15 @@ static void engine_draft_masks(cairn_session *s, engine_part *part, int room, in
     if (drafts > left) drafts = left > 0 ? left : 0;
     for (k = length < DRAFTER_MOST ? length : DRAFTER_MOST; k > 0; k--)
         if (drafts + (drafts + 1) * k <= left) break;
+    longest = k;
     k = engine_pace(s, room > 1 ? k : 0, &drafts, &part->short_by);
     memcpy(s->tokens + s->count, s->ahead, (size_t)drafts * sizeof *s->ahead);
     part->drafts = drafts;
     part->masks = k;
     part->chained = drafts && s->ahead_drawn && engine_is_chained(s);
+    left -= k + 1;
+    if (room > 2 * k + 1 && longest + (longest + 1) * longest <= left && engine_repeats(s, part, longest))
+        part->says = room;
 }
 
 /* What the masks behind the last token that stands say of those to come. */

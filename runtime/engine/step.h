@@ -28,7 +28,7 @@ typedef struct engine_part {
     int masks;   /* rows of mask tokens behind each of the sampled ones: they draft what follows; their
                     hidden rows come to `hidden` */
     int short_by; /* fewer of them behind the last */
-    int says;     /* tokens that its session may still say by steps without drafts, one each; 0: not by such */
+    int says;     /* tokens that its session may still say by steps like this one; 0: others may follow */
     bool chained; /* the drafts were drawn, and may be verified by what from */
     float *hidden;
     float *target; /* [sampled, vocab] logits, where the drafts are verified by what they were drawn from;

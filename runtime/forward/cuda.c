@@ -202,7 +202,8 @@ typedef struct cuda_next {
     bool there;          /* it was launched, and nobody has asked for it yet */
     bool ruled;          /* it selects, by `rule` */
     forward_rule rule;
-    int count;           /* rows, each of a sequence of its own, in a slot */
+    int masks;           /* its rows are of one sequence, so many of them behind each token; 0: they do not draft */
+    int count;           /* rows, each of a sequence of its own, in a slot; where they draft, as if all drafts held */
     forward_row rows[STEP_STAGE_ROWS];
     forward_sequence sequences[STEP_STAGE_ROWS];
     int32_t slots[STEP_STAGE_ROWS];
@@ -281,7 +282,7 @@ typedef struct forward_cuda_state {
     const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
     bool drafts;                /* some row of it drafts, or has an embedding of its own */
-    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[4]; /* see cuda_draft.c */
+    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[5]; /* see cuda_draft.c */
     bool has_drafts; /* draft_attend is there */
     jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
     bool has_wide, wide;   /* wide: they serve the part */

@@ -195,19 +195,19 @@ static uint64_t cuda_draft_bytes(forward_cuda_state *f, const cairn_adapter *ada
 }
 
 static unsigned cuda_draft_shared(const forward_cuda_state *f, int kernel) {
-    static const unsigned each[] = {0, 8, 4, 0};
+    static const unsigned each[] = {0, 8, 4, 0, 0};
     return kernel ? each[kernel] * (unsigned)f->shape->hidden + 64 : 0;
 }
 
 static cairn_status cuda_build_drafts(forward_cuda_state *f) {
-    static const char *const names[] = {"draft_pick", "draft_first", "draft_second", "draft_take"};
+    static const char *const names[] = {"draft_pick", "draft_first", "draft_second", "draft_take", "draft_end"};
     jit_constant constants[STEP_CONSTANTS];
     jit_request request = {"step/draft.cu", constants, 0, false};
     jit_program *program;
     cairn_status status;
     request.constant_count = cuda_stage_constants(f, 0, constants);
     status = jit_get(f->dev->jit, &request, &program);
-    for (int i = 0; i < 4 && !status; i++)
+    for (int i = 0; i < 5 && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),
                               &f->draft_kernels[i]);
     return status;
@@ -253,40 +253,47 @@ static cairn_status cuda_keep_hidden(forward_cuda_state *f, int rows) {
 }
 
 static cairn_status cuda_launch_draft(forward_cuda_state *f, int kernel, const draft_params *p) {
-    const unsigned blocks = kernel == 0   ? 1
-                            : kernel == 3 ? 1 + STEP_FLOW_ROWS
-                                          : ((unsigned)f->shape->hidden + 7) / 8;
+    const unsigned all = ((unsigned)f->shape->hidden + 7) / 8;
+    const unsigned blocks = kernel == 3 ? 1 + STEP_FLOW_ROWS : kernel % 4 ? all : 1;
     const device_dims dims = {{blocks, 1, 1}, kernel ? 256 : 32, 0, cuda_draft_shared(f, kernel), true};
     return device_launch(f->dev, &f->draft_kernels[kernel], &dims, p);
 }
 
-/* Draft `number`: the sampler head, the model's, and the best token. */
-static cairn_status cuda_draft_one(forward_cuda_state *f, int number) {
-    device_dims dims = {{(unsigned)f->blocks, 1, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
+/* Of draft `number` the logits, and what is best of each block's: the sampler head, and the model's. */
+static cairn_status cuda_draft_logits(forward_cuda_state *f, int number) {
+    const device_dims dims = {{(unsigned)f->blocks, 1, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
     draft_params p = f->draft;
     step_params head = f->stage.params;
-    finish_params end;
     cairn_status status;
     p.number = number;
     head.input = f->draft_input, head.logits = f->draft_logits, head.winners = f->draft_winners;
+    if ((status = cuda_launch_draft(f, 1, &p)) || (status = cuda_launch_draft(f, 2, &p))) return status;
+    return device_launch(f->dev, &f->kernels[STEP_K_HEAD], &dims, &head);
+}
+
+/* Draft `number`: these, and the best token. */
+static cairn_status cuda_draft_one(forward_cuda_state *f, int number) {
+    const device_dims dims = {{1, 1, 1}, 32, 0, 0, true};
+    const cairn_status status = cuda_draft_logits(f, number);
+    finish_params end;
     memset(&end, 0, sizeof end);
     end.winners = f->draft_winners, end.tokens = f->drafted + number, end.blocks = f->blocks, end.rows = 1;
-    if ((status = cuda_launch_draft(f, 1, &p)) || (status = cuda_launch_draft(f, 2, &p)) ||
-        (status = device_launch(f->dev, &f->kernels[STEP_K_HEAD], &dims, &head)))
-        return status;
-    dims.grid[0] = 1, dims.block = 32, dims.shared_bytes = 0;
-    return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &end);
+    return status ? status : device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &end);
 }
 
 /* Behind the flow kernel of rows that draft: what they leave and, of one sequence, `count` drafts. */
 static cairn_status cuda_take_flow(forward_cuda_state *f, int count) {
     draft_params p = f->draft;
     cairn_status status;
-    p.step = f->flow.params, p.input = p.step.input, p.capacity = p.step.capacity;
+    p.step = f->flow.params, p.capacity = p.step.capacity;
+    memcpy(&p.input, &p.step.input, sizeof p.input);
     p.masks = count, p.blocks = f->blocks;
     status = cuda_launch_draft(f, 3, &p);
-    for (int i = 0; i < count && !status; i++) status = cuda_draft_one(f, i);
-    return status ? status : cuda_tell(f, &f->flow);
+    for (int i = 0; i < count - 1 && !status; i++) status = cuda_draft_one(f, i);
+    if (status || !count) return status ? status : cuda_tell(f, &f->flow);
+    p.step.winners = f->draft_winners, p.number = count - 1;
+    p.told = f->host_told, p.told_words = (int32_t)cuda_result_words(f), p.chunk = f->chunk;
+    return (status = cuda_draft_logits(f, count - 1)) ? status : cuda_launch_draft(f, 4, &p);
 }
 
 /* `count` drafts from where the words say, as a graph. */
@@ -327,7 +334,8 @@ typedef struct cuda_ahead { const cairn_adapter *adapter; int real, drafts, mask
 static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cuda_ahead *ahead) {
     draft_params p = f->draft;
     cairn_status status = cuda_send_words(f, ahead->adapter, NULL);
-    p.input = f->lane->params.input, p.capacity = f->lane->params.capacity;
+    memcpy(&p.input, &f->lane->params.input, sizeof p.input);
+    p.capacity = f->lane->params.capacity;
     p.real = ahead->real, p.drafts = ahead->drafts, p.masks = ahead->masks;
     if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, ahead->masks)))
         return status;

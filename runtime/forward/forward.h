@@ -66,8 +66,8 @@ typedef struct forward_batch {
     float *hidden;    /* host [rows with `hidden`, hidden], in their order */
     bool drafts;      /* `hidden` is for `draft` alone: a backend may keep it on its side */
     bool continues;   /* the next forward is likely to be of those sequences that continue, but for some whose text
-                         ends, each with the token drawn here: a backend may begin it. What it writes lies at and
-                         behind that row's position */
+                         ends, each with the token drawn here and, where it drafts, with as many drafts and masks: a
+                         backend may begin it. What it writes lies at and behind the first row's position */
     int64_t took_us;  /* out: what the device took, where it had begun before the call; else 0 */
     bool prepared;    /* out: something was made ready that later forwards find: what this one took says
                          nothing of them */

@@ -384,19 +384,24 @@ static bool keep_step(cairn_runtime *rt, const forward_cuda_state *f, int kept, 
     return read || tap_ok(false, "on cuda: what a step leaves: %s", cairn_last_error(rt));
 }
 
+/* How steps run: by the flow kernel, each asked for or begun before, or by the stages. */
+typedef enum keep_way { BY_FLOW, BEGUN, BY_STAGES } keep_way;
+
 /* The values of all steps behind ids, none where what is said ends at once; -1: no runtime, for the reason that
- * open_model said. */
-static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most, bool *served) {
+ * open_gated said. */
+static int keep_steps(keep_way way, int k, const int32_t *ids, float *to, int most, bool *served) {
     cairn_model *m = NULL;
     cairn_session *s = NULL;
     cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 12};
-    cairn_runtime *rt = open_model(path, k, 64, &m);
+    cairn_config c = gated_config(path, k);
+    c.slice_us = way == BEGUN ? 0 : 1000;
+    cairn_runtime *rt = open_gated(&c, &m);
     int held = 0;
     *served = false;
     if (!rt) return -1;
     forward_cuda_state *f = (forward_cuda_state *)m->state;
     const int kept = (k + 1) * k * f->shape->hidden, each = kept + 2 * f->shape->vocab;
-    if (!flow) f->flow_states[STEP_K_DRAFT_FLOW] = STEP_FLOW_FAILED;
+    if (way == BY_STAGES) f->flow_states[STEP_K_DRAFT_FLOW] = STEP_FLOW_FAILED;
     if (cairn_session_open(m, &s) || cairn_append_ids(s, ids, GIVEN) || cairn_generate_begin(s, "", &o))
         tap_note("%s", cairn_last_error(rt));
     for (int piece = 0; s && piece < (few ? 4 : 12) && held + each <= most; piece++) {
@@ -404,7 +409,7 @@ static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most,
         const cairn_status status = cairn_generate_next(s, &p);
         if (status) tap_note("%s", cairn_last_error(rt));
         if (status || p.stop) break;
-        *served |= f->draft_flow_graphs[k].exec != NULL;
+        *served |= way == BEGUN ? f->next.there && f->next.masks == k : f->draft_flow_graphs[k].exec != NULL;
         if (!keep_step(rt, f, kept, to + held)) break;
         held += each;
     }
@@ -412,21 +417,41 @@ static int keep_steps(bool flow, int k, const int32_t *ids, float *to, int most,
     return held;
 }
 
-static void test_flow(const int32_t *ids) {
+/* Whether each step's values are among those of `all`, one step or none further on: of a step that was begun they lie
+ * there before it is asked for. *ahead: of how many. */
+static bool are_steps_of(const float *begun, int count, const float *all, int each, int *ahead) {
+    bool fine = true;
+    for (int at = 0; at < count && fine; at += each) {
+        const size_t bytes = (size_t)each * sizeof *all;
+        int to = at;
+        while (to < count && !memcmp(all + to, all + at, bytes)) to += each; /* a step that said several tokens */
+        const bool next = to < count && !memcmp(begun + at, all + to, bytes);
+        *ahead += next;
+        fine = next || to == count || !memcmp(begun + at, all + at, bytes);
+    }
+    return fine;
+}
+
+static void test_flow(const int32_t *ids, int hidden, int vocab) {
     enum { MOST = 1 << 16, PROMPTS = 8 };
-    static float by_flow[MOST], by_stages[MOST];
+    static float by_flow[MOST], by_stages[MOST], begun[MOST];
     for (int k = 1; k <= (few ? 1 : 3); k++) {
-        bool served = false, staged = false;
-        int from = -1, count = 0;
+        bool served = false, staged = false, moved = false;
+        int from = -1, count = 0, ahead = 0;
         while (!(served && count) && ++from < PROMPTS) {
-            count = keep_steps(true, k, ids + from, by_flow, MOST, &served);
+            count = keep_steps(BY_FLOW, k, ids + from, by_flow, MOST, &served);
             if (count < 0) return;
         }
         if (!tap_ok(served && count, "on cuda: k = %d, rows that draft by the flow kernel", k)) return;
-        const int other = keep_steps(false, k, ids + from, by_stages, MOST, &staged);
+        int other = keep_steps(BY_STAGES, k, ids + from, by_stages, MOST, &staged);
         tap_ok(!staged, "on cuda: k = %d, rows that draft not by the flow kernel", k);
         tap_ok(count == other && !memcmp(by_flow, by_stages, (size_t)count * sizeof *by_flow),
                "on cuda: k = %d, %d values of masks and logits to the bit as by the stages", k, count);
+        other = keep_steps(BEGUN, k, ids + from, begun, MOST, &moved);
+        const int each = (k + 1) * k * hidden + 2 * vocab;
+        const bool same = count == other && are_steps_of(begun, count, by_flow, each, &ahead);
+        tap_ok(same && (k == 1 ? moved && ahead : !moved && !ahead), /* more rows have no such kernel */
+               "on cuda: k = %d, %d steps that are begun are those asked for", k, ahead);
     }
 }
 
@@ -474,7 +499,7 @@ static void test_backend(cairn_backend backend) {
     test_text(ids);
     if (!few) test_beside(&f, ids);
     if (backend == CAIRN_BACKEND_CPU) test_refused(&f, &l, ids);
-    if (backend == CAIRN_BACKEND_CUDA) test_flow(ids);
+    if (backend == CAIRN_BACKEND_CUDA) test_flow(ids, f.hidden, f.vocab);
     free_low(&l), family_free(&f);
     f = zoo_llama(&state);
     if (!few) f.vocab = 8; /* so that some drafts hold */
