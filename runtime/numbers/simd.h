@@ -44,6 +44,7 @@ typedef struct simd_eight {
                           int32_t *start)) \
     X(void, product_eight, (int type, const uint8_t *w, int outs, const simd_eight *x, float *y, \
                             int64_t y_stride, bool add, float *sums)) \
+    X(int, argmax, (const float *x, int n)) \
     X(void, exp_row, (const float *x, float *out, int n)) \
     X(void, rmsnorm, (const float *x, const float *weight, float eps, int n, float *out)) \
     X(void, rope, (float *x, const float *cosine, const float *sine, int n)) \

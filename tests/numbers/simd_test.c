@@ -102,6 +102,27 @@ static void test_exp(const simd_kernels *simd) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* Against a look at one value after the other; many are equal, NaN or infinite. */
+static void test_argmax(const simd_kernels *simd) {
+    static const float odd[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, -NAN, 1e-40f};
+    int wrong = 0;
+    for (int round = 0; round < 400; round++) {
+        const int n = 1 + between(0, round % 4 ? 70 : 5000), kind = between(0, 3);
+        float *x = guarded(n), top = -INFINITY;
+        int best = 0;
+        for (int i = 0; i < n; i++)
+            x[i] = kind == 0   ? uniform()
+                   : kind == 1 ? odd[between(0, 8)]
+                   : kind == 2 ? odd[between(5, 7)]
+                               : (float)between(0, 9);
+        for (int i = 0; i < n; i++)
+            if (x[i] > top) top = x[i], best = i;
+        wrong += simd->argmax(x, n) != best;
+        unguard(x, n);
+    }
+    tap_ok(wrong == 0, "%s: the first of the largest of 400 rows, %d wrong", level_names[simd->level], wrong);
+}
+
 static void test_rows(const simd_kernels *simd) {
     int n = 2 * between(1, 400), wrong = 0;
     float *x = guarded(n), *w = guarded(n), *out = guarded(n), *c = guarded(n), *s = guarded(n);
@@ -543,6 +564,7 @@ static void test_dots(const simd_kernels *simd) {
 static void test_level(const simd_kernels *simd) {
     test_dots(simd);
     test_halves(simd);
+    test_argmax(simd);
     test_exp(simd);
     for (int i = 0; i < 4; i++) test_rows(simd);
     test_dequantize(simd);

@@ -5,8 +5,6 @@
 #define VEC __m256
 #define VEC_N 8
 #define VEC_ROWS 2 /* 4 * 2 sums and 5 operands in 16 registers */
-#define VEC_FEW 8 /* rows at a time of a product that dequantises as it goes */
-#define VEC_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define VEC_SUMS 8 /* its sums: they stay in registers */
 #define VEC_QUERIES 2
 #define VEC_TOGETHER 1

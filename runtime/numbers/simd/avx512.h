@@ -6,8 +6,6 @@
 #define VEC __m512
 #define VEC_N 16
 #define VEC_ROWS 6 /* token rows of a product's tile: 4 * 6 sums and 5 operands in 32 registers */
-#define VEC_FEW 5 /* rows at a time of a product that dequantises as it goes */
-#define VEC_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5)
 #define VEC_SUMS 24 /* its sums: they stay in registers */
 #define VEC_QUERIES 4
 #define VEC_TOGETHER 2 /* rows of weights that meet a value of x once it is loaded */

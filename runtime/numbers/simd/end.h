@@ -4,9 +4,8 @@
 #undef SIMD_LEVEL
 #undef VEC
 #undef VEC_N
+#undef VEC_MOST
 #undef VEC_ROWS
-#undef VEC_FEW
-#undef VEC_EACH_FEW
 #undef VEC_SUMS
 #undef VEC_UNROLL
 #undef VEC_TOGETHER

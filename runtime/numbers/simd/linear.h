@@ -268,6 +268,7 @@ typedef struct SIMD(few_job) {
     const float *heads; /* [8, blocks, 2 or 1] */
     const float *x;     /* [blocks, rows, 32] */
     size_t ahead;       /* so many bytes further lies what is fetched meanwhile */
+    bool begins;        /* sums: else they go on */
 } SIMD(few_job);
 
 /* sum [outs, rows] += rows of x against `outs` rows of w from `first` on; outs, rows and nibbles
@@ -327,13 +328,14 @@ SIMD_FN BASE_INLINE void SIMD(few_eight)(const bool nibbles, const int rows, con
     for (int first = 0; first < 8; first += outs) {
         VEC some[SIMD_OUTS(rows) * rows];
         BASE_UNROLL
-        for (int i = 0; i < outs * rows; i++) some[i] = sum[first * rows + i];
+        for (int i = 0; i < outs * rows; i++) some[i] = f->begins ? VEC_SET(0.0f) : sum[first * rows + i];
         SIMD(few_some)(nibbles, outs, rows, f, first, some);
         BASE_UNROLL
         for (int i = 0; i < outs * rows; i++) sum[first * rows + i] = some[i];
     }
 }
 
+#define SIMD_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) /* up to SIMD_FEW */
 #define SIMD_INSTANCE(rows) \
     SIMD_FN static void SIMD(nibbles_##rows)(const SIMD(few_job) *f, VEC *sum) { \
         SIMD(few_eight)(true, rows, f, sum); \
@@ -341,52 +343,42 @@ SIMD_FN BASE_INLINE void SIMD(few_eight)(const bool nibbles, const int rows, con
     SIMD_FN static void SIMD(bytes_##rows)(const SIMD(few_job) *f, VEC *sum) { \
         SIMD(few_eight)(false, rows, f, sum); \
     }
-VEC_EACH_FEW(SIMD_INSTANCE)
+SIMD_EACH_FEW(SIMD_INSTANCE)
 #undef SIMD_INSTANCE
 
 SIMD_FN static void SIMD(few_run)(int type, int rows, const SIMD(few_job) *f, VEC *sum) {
     typedef void run(const SIMD(few_job) *f, VEC *sum);
 #define SIMD_INSTANCE(rows) SIMD(nibbles_##rows), SIMD(bytes_##rows),
-    static run *const runs[] = {VEC_EACH_FEW(SIMD_INSTANCE)};
+    static run *const runs[] = {SIMD_EACH_FEW(SIMD_INSTANCE)};
 #undef SIMD_INSTANCE
     runs[2 * (rows - 1) + (type == BLOCK_Q8_0)](f, sum);
 }
 
-/* Rows of x that meet the weights at a time: all, or two halves. */
-#define SIMD_HALVES(rows) ((rows) > VEC_FEW ? 2 : 1)
-_Static_assert(2 * VEC_FEW >= SIMD_FEW, "few: rows of x in two halves");
+/* Blocks at a time, so that x stays in a first cache of 32 KiB. */
+#define SIMD_CHUNK(rows) ((rows) > 2 && !VEC_HEADS ? SIMD_HEADS / 4 : (rows) > 5 ? 24 : SIMD_HEADS)
 
 /* y [rows, 8] = or += x . w [8, n]^T; x as SIMD(pack) lays it. */
 SIMD_FN static void SIMD(few_rows)(int type, int bytes, const uint8_t *w, const float *x, int rows,
                                    int n, float *y, int64_t y_stride, bool add) {
-    const int blocks = n / 32, head = type == BLOCK_Q4_1 ? 4 : 2, halves = SIMD_HALVES(rows);
-    const int some = rows > 2 && !VEC_HEADS ? SIMD_HEADS / 4 : SIMD_HEADS; /* x in the first cache */
+    const int blocks = n / 32, head = type == BLOCK_Q4_1 ? 4 : 2, some = SIMD_CHUNK(rows);
     const size_t row = (size_t)blocks * (size_t)bytes;
     float heads[8 * SIMD_HEADS * 2 + 32];
     VEC sum[8 * SIMD_FEW];
-    for (int i = 0; i < 8 * rows; i++) sum[i] = VEC_SET(0.0f);
     for (int i = 0; i < blocks; i += some) {
         const int count = blocks - i < some ? blocks - i : some;
         if (count == blocks) SIMD(heads)(type, w, 8 * blocks, heads); /* one run of blocks */
         else
             for (int o = 0; o < 8; o++) /* ascending: what one writes too much the next replaces */
                 SIMD(heads)(type, w + (size_t)o * row + i * bytes, count, heads + o * count * SIMD_HEAD(type));
-        for (int half = 0; half < halves; half++) {
-            const int r = rows * half / halves, these = rows * (half + 1) / halves - r;
-            const SIMD(few_job) f = {w + head + i * bytes, (size_t)bytes, row, count, heads,
-                                     x + (int64_t)r * n + i * 32 * these,
-                                     8 * row + 7 * (size_t)(i * bytes)};
-            SIMD(few_run)(type, these, &f, sum + 8 * r);
+        const SIMD(few_job) f = {w + head + i * bytes, (size_t)bytes, row, count, heads, x + (int64_t)i * 32 * rows,
+                                 8 * row + 7 * (size_t)(i * bytes), i == 0};
+        SIMD(few_run)(type, rows, &f, sum);
+    }
+    for (int r = 0; r < rows; r++, y += y_stride)
+        for (int o = 0; o < 8; o += 4) {
+            const VEC *of = sum + o * rows + r;
+            SIMD(put4)(y + o, 4, add, of[0], of[rows], of[2 * rows], of[3 * rows]);
         }
-    }
-    for (int half = 0; half < halves; half++) {
-        const int first = rows * half / halves, these = rows * (half + 1) / halves - first;
-        for (int r = 0; r < these; r++, y += y_stride)
-            for (int o = 0; o < 8; o += 4) {
-                const VEC *of = sum + 8 * first + o * these + r;
-                SIMD(put4)(y + o, 4, add, of[0], of[these], of[2 * these], of[3 * these]);
-            }
-    }
 }
 
 /* y [8] = or += one row of x against eight rows of w, in blocks of parts. */
@@ -435,14 +427,11 @@ SIMD_EIGHT_PARTS(Q5_K, 176)
 SIMD_EIGHT_PARTS(Q6_K, 210)
 #undef SIMD_EIGHT_PARTS
 
-/* Rows that are a power of two apart would meet in few sets of the cache: those of a half are laid
- * together, [n / 32, rows of it, 32]. */
+/* Rows that are a power of two apart would meet in few sets of the cache: they are laid together,
+ * [n / 32, rows, 32]. */
 SIMD_FN static void SIMD(pack)(const float *x, int64_t x_stride, int rows, int n, float *packed) {
-    const int halves = SIMD_HALVES(rows);
-    for (int half = 0; half < halves; half++)
-        for (int i = 0; i < n; i += 32)
-            for (int r = rows * half / halves; r < rows * (half + 1) / halves; r++, packed += 32)
-                memcpy(packed, x + r * x_stride + i, 32 * sizeof *packed);
+    for (int i = 0; i < n; i += 32)
+        for (int r = 0; r < rows; r++, packed += 32) memcpy(packed, x + r * x_stride + i, 32 * sizeof *packed);
 }
 
 /* y [rows, outs] = or += x [rows, n] . w [outs, n]^T for eights of outs; packed [rows * n]. */

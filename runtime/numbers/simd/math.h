@@ -17,6 +17,28 @@ SIMD_FN BASE_INLINE VEC SIMD(exp)(VEC x) {
     return VEC_ZERO_BELOW(VEC_MUL(p, VEC_POW2(n)), x, -87.3f);
 }
 
+#ifndef VEC_MOST
+#define VEC_MOST VEC_MAX /* b where a is NaN */
+#endif
+
+/* The first of the largest of x [n]; NaN is below all, and 0 where nothing is above -infinity. */
+SIMD_FN static int SIMD(argmax)(const float *x, int n) {
+    float top = -INFINITY;
+    int best = 0;
+    for (int i = 0, end; i < n; i = end) {
+        VEC most = VEC_SET(-INFINITY);
+        float here;
+        int at = i;
+        end = n - i < 1024 ? n : i + 1024; /* a part is looked through only if the largest is in it */
+        for (; at + VEC_N <= end; at += VEC_N) most = VEC_MOST(VEC_LOAD(x + at), most);
+        for (here = SIMD(top)(most); at < end; at++)
+            if (x[at] > here) here = x[at];
+        if (!(here > top)) continue;
+        for (top = here, best = i; x[best] != top;) best++;
+    }
+    return best;
+}
+
 /* out [n] = e^x */
 SIMD_FN static void SIMD(exp_row)(const float *x, float *out, int n) {
     int i;

@@ -6,8 +6,6 @@
 #define VEC float32x4_t
 #define VEC_N 4
 #define VEC_ROWS 4
-#define VEC_FEW 8 /* rows at a time of a product that dequantises as it goes */
-#define VEC_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #define VEC_SUMS 16 /* its sums: they stay in registers */
 #define VEC_QUERIES 4
 #define VEC_TOGETHER 1
@@ -24,6 +22,7 @@
 #define VEC_DIV(a, b) vdivq_f32(a, b)
 #define VEC_FMA(a, b, c) vfmaq_f32(c, a, b)
 #define VEC_MAX(a, b) vmaxq_f32(a, b)
+#define VEC_MOST(a, b) vmaxnmq_f32(a, b)
 #define VEC_MIN(a, b) vminq_f32(a, b)
 #define VEC_SWAP(v) vrev64q_f32(v)
 #define VEC_ROUND(v) vrndnq_f32(v)

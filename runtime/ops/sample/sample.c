@@ -41,16 +41,7 @@ static float sample_uniform(uint64_t seed, int64_t position) {
 
 /* ---- greedy and penalty ---------------------------------------------------------------------- */
 
-static int32_t sample_argmax(const float *logits, int vocab) {
-    int32_t best = 0;
-    float top = -INFINITY;
-    for (int i = 0; i < vocab; i++)
-        if (logits[i] > top) {
-            top = logits[i];
-            best = i;
-        }
-    return best;
-}
+static int32_t sample_argmax(const float *logits, int vocab) { return simd_for(0)->argmax(logits, vocab); }
 
 static void sample_penalize(float *logits, int vocab, const int32_t *sequence, int64_t count,
                             float penalty, uint8_t *seen) {
