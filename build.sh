@@ -2,7 +2,8 @@
 # Cairn's build: ./build.sh COMMAND
 #
 #   all    build/cairn (the program) and build/cairn.so (for a host's own Lua); the default
-#   demo   all, then a small real model, fetched once, retells a story with sparse attention and drafting
+#   demo   all, then a small real model, fetched once, retells a story with sparse attention and drafting, and
+#          answers a question with drafts of its own
 #   test [NAME...]   everything that can be checked here; NAMEs choose tests (topk, dist, lua, ...)
 #   bench [NAME...]  what it reaches on this machine
 #   dist   dist/cairn.h, the single-header build
@@ -349,6 +350,11 @@ run_demo() {
     find_model || exit 1
     build/cairn generate --watch --compare --config scripts/config.lua --model "$CAIRN_MODEL" \
         --chat --max-tokens "${CAIRN_DEMO_TOKENS:-600}" --prompt-file scripts/demo.txt
+    choose_model smollm2
+    is_model "$CAIRN_MODEL" || return 0 # the adapter is another model's
+    say "" "and with drafts of its own (scripts/drafts.lua):"
+    build/cairn generate --compare --config scripts/drafts.lua --model "$CAIRN_MODEL" --chat \
+        --max-tokens "${CAIRN_DEMO_TOKENS:-200}" --prompt "List ten reasons to plant trees in a city."
 }
 
 run_model() {

@@ -1,5 +1,5 @@
-"""The weights of a GGUF file of the llama family as float32 arrays, for train.py; and a copy of a file
-with a trained landmark's row:
+"""The weights of a GGUF file of the llama family as float32 arrays, for train.py; files with adapters; and
+a copy of a file with a trained landmark's row:
 
     python3 scripts/train/gguf.py MODEL.gguf ROW.npy OUT.gguf"""
 import struct
@@ -103,6 +103,37 @@ class File:
         head += struct.pack("<Q", len(text)) + text + struct.pack("<IQIQ", 1, row.size, 0, len(values))
         with open(out, "wb") as file:
             file.write(pad(bytes(head)) + values + row.tobytes())
+
+
+def to_q8_0(array):
+    """As ggml's Q8_0: blocks of 32 with the scale that brings the largest to 127."""
+    rows = array.reshape(-1, 32)
+    scale = np.abs(rows).max(1, keepdims=True) / 127
+    steps = np.where(scale > 0, rows / np.where(scale > 0, scale, 1), 0)
+    return np.concatenate([scale.astype(np.float16).view(np.uint8), np.rint(steps).astype(np.int8).view(np.uint8)],
+                          axis=1).tobytes()
+
+
+WRITTEN = {"F32": (0, lambda a: a.tobytes()), "F16": (1, lambda a: a.astype(np.float16).tobytes()),
+           "Q8_0": (8, to_q8_0)}
+
+
+def write(path, keys, tensors):
+    """A file of keys (text, float or count) and tensors, name to (type, float32 array). Returns the values' bytes."""
+    text = lambda s: struct.pack("<Q", len(s.encode())) + s.encode()
+    pad = lambda data: data + bytes(-len(data) % 32)
+    head, values = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)), b""
+    for name, value in keys.items():
+        kind = 8 if isinstance(value, str) else 6 if isinstance(value, float) else 4
+        head += text(name) + struct.pack("<I", kind)
+        head += text(value) if kind == 8 else struct.pack("<f" if kind == 6 else "<I", value)
+    for name, (kind, array) in tensors.items():
+        shape = array.shape[::-1]
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, WRITTEN[kind][0], len(values))
+        values = pad(values + WRITTEN[kind][1](np.ascontiguousarray(array, dtype=np.float32)))
+    with open(path, "wb") as file:
+        file.write(pad(head) + values)
+    return len(values)
 
 
 if __name__ == "__main__":

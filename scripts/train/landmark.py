@@ -11,7 +11,7 @@ window, and the pages that its landmarks score highest. Three losses: the cross-
 distance of all other rows from what the model says without adapter and with all pages; and in each layer the
 distance of the landmarks' scores from what the pages weigh in the row's whole attention. Labels of landmarks
 there are none. OUT holds checkpoint.pt, from which the same command goes on, log.csv, loss.svg, and the
-adapter: adapter_model.safetensors, adapter_config.json.
+adapter, adapter.gguf.
 """
 import json
 import os
@@ -273,9 +273,7 @@ def check(o):
 
 
 def main():
-    p = parser(__doc__, 1e-3, batch=2, tokens=8064, tail=1008, page=64, rank=8, every=20)
-    p.add_argument("--begin", help="the folder of an adapter that this one begins as")
-    o = p.parse_args()
+    o = parser(__doc__, 1e-3, batch=2, tokens=8064, tail=1008, page=64, rank=8, every=20).parse_args()
     torch.manual_seed(o.seed)
     check(o) if o.check else train(o)
 

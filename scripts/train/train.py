@@ -8,13 +8,12 @@ Real rows run once, without gradients; behind each of some tokens stand k masks,
 to theirs and the masks before. Three losses, each against what the model says at the same place: the
 cross-entropy of the masks' own logits, that of the sampler head, which reads the token before, too, and
 the distance of the masks' latents from those of the real rows. OUT holds checkpoint.pt, from which the
-same command goes on, log.csv, loss.svg, and the adapter: adapter_model.safetensors, adapter_config.json.
+same command goes on, log.csv, loss.svg, and the adapter, adapter.gguf.
 """
 import argparse
 import json
 import math
 import os
-import struct
 import time
 
 import numpy as np
@@ -125,30 +124,21 @@ class Low(torch.nn.Module):
         return out
 
     def save(self, folder, more):
-        """Writes the adapter; `more`: what its config says besides. Returns the bytes of its values."""
-        data, header, at = [], {}, 0
-        for name, p in sorted(self.tensors().items()):
-            bytes_ = p.detach().float().cpu().numpy().astype(np.float16).tobytes()
-            header[name] = {"dtype": "F16", "shape": list(p.shape), "data_offsets": [at, at + len(bytes_)]}
-            at += len(bytes_)
-            data.append(bytes_)
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(os.path.join(folder, "adapter_model.safetensors"), "wb") as f:
-            f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-        with open(os.path.join(folder, "adapter_config.json"), "w") as f:
-            json.dump({"peft_type": "LORA", "bias": "none", "r": self.rank,
-                       "lora_alpha": self.scale * self.rank, **more}, f, indent=1)
-        return at
+        """Writes the adapter; `more`: keys of its file besides. Returns the bytes of its values. Q8_0 where rows are
+        whole blocks, so that an adapter of twice the rank has the bytes of one in f16."""
+        kind = lambda p: "F32" if p.ndim == 1 else "F16" if p.shape[1] % 32 else "Q8_0"
+        tensors = {name: (kind(p), p.detach().float().cpu().numpy()) for name, p in sorted(self.tensors().items())}
+        keys = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora",
+                "adapter.lora.alpha": float(self.scale * self.rank), **more}
+        return gguf.write(os.path.join(folder, "adapter.gguf"), keys, tensors)
 
-    def load(self, folder):
-        with open(os.path.join(folder, "adapter_model.safetensors"), "rb") as f:
-            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-            data = f.read()
-        for name, p in self.tensors().items():
-            from_, to = header[name]["data_offsets"]
-            p.data = torch.tensor(np.frombuffer(data[from_:to], np.float16).astype(np.float32)).view(
-                p.shape).to(p.device)
+    def load(self, path):
+        """Values of a file that `save` wrote. Of one of lower rank: inner values more begin as those of a new one."""
+        tensors = gguf.File(path).tensors
+        with torch.no_grad():
+            for name, p in self.tensors().items():
+                value = torch.tensor(tensors[name]).view(tensors[name].shape).to(p.device)
+                p[tuple(slice(n) for n in value.shape)] = value
 
 
 class Adapter(Low):
@@ -225,9 +215,14 @@ class Samples:
         return torch.from_numpy(ids), torch.from_numpy(places)
 
 
+WEIGHTS = (4.0, 2.0, 1.0, 1.0) # of places behind an anchor: the first draft is tried at every step, others more rarely
+
+
 def losses(model, adapter, ids, anchors, k):
     """Of the masks' logits, of the sampler's, of latents; and where the sampler says what the model says,
     [k], given that it did before."""
+    weights = (WEIGHTS + WEIGHTS[-1:] * k)[:k]
+    weigh = lambda each: sum(w * x for w, x in zip(weights, each.mean((0, 1)).unbind())) / sum(weights)
     with torch.no_grad():
         real, cache = model.rows(F.embedding(ids, model.embed), torch.arange(
             ids.shape[1], device=ids.device)[None].expand(ids.shape), causal(ids.shape[1], ids.device))
@@ -241,8 +236,8 @@ def losses(model, adapter, ids, anchors, k):
     latents = mask_rows(model, adapter, cache, anchors, k)
     own = F.linear(latents, model.head).float().log_softmax(-1)
     sampled = F.linear(adapter.sampler(token, latents), model.head).float()
-    entropy = lambda logs: -(target * logs).sum(-1).mean()
-    distance = (latents.float() - there.float()).pow(2).mean() / there.float().pow(2).mean()
+    entropy = lambda logs: weigh(-(target * logs).sum(-1))
+    distance = weigh((latents.float() - there.float()).pow(2).mean(-1)) / there.float().pow(2).mean()
     right = (sampled.argmax(-1) == best).float().cumprod(-1).mean((0, 1))
     return entropy(own), entropy(sampled.log_softmax(-1)), distance, right.detach()
 
@@ -305,7 +300,7 @@ class Run:
 
     def __init__(self, o, adapter, opt, colours):
         self.o, self.adapter, self.opt, self.colours = o, adapter, opt, colours
-        self.log, self.step, spent = [], 0, 0.0
+        self.log, self.step, self.begun, spent = [], 0, 0.0, 0.0
         os.makedirs(o.out, exist_ok=True)
         self.kept = os.path.join(o.out, "checkpoint.pt")
         if os.path.exists(self.kept):
@@ -339,9 +334,11 @@ class Run:
             self.log.append(row)
             said = ", ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "step")
             print(f"step {step} of {o.steps}, {self.spent():.0f} s: {said}", flush=True)
-        fits = int(60 * (o.minutes * 60) / max(self.spent(), 1e-3)) # of the first 60
-        if step == 60 and o.minutes and fits < o.steps:
-            o.steps = fits
+        if step == 10:
+            self.begun = self.spent() # what comes before is slower: graphs are made, clocks rise
+        if step == 60 and o.minutes:
+            fits = 60 + 50 * (o.minutes * 60 - self.spent()) / max(self.spent() - self.begun, 1e-3)
+            o.steps = min(o.steps, max(60, int(fits)))
             print(f"{o.steps} steps fit into {o.minutes} minutes", flush=True)
         if step % 500 == 0 or step == o.steps:
             torch.save({"adapter": self.adapter.state_dict(), "opt": self.opt.state_dict(), "step": step,
@@ -365,6 +362,8 @@ def train(o):
     dtype = torch.bfloat16 if o.device == "cuda" else torch.float32
     model = Model(o.model, o.device, dtype)
     adapter = Adapter(model, o.rank, 2.0, o.seed).to(o.device)
+    if o.begin:
+        adapter.load(o.begin)
     samples = Samples(o.samples, o.window, o.k)
     opt = torch.optim.AdamW(adapter.parameters(), lr=o.rate, betas=(0.9, 0.98), weight_decay=0.0,
                             fused=o.device == "cuda")
@@ -379,7 +378,7 @@ def train(o):
     with torch.no_grad():
         ids, anchors = samples.batch(np.random.default_rng([o.seed, 1 << 40]), o.batch, o.anchors, True)
         right = losses(model, adapter, ids.to(o.device), anchors.to(o.device), o.k)[3]
-    size = run.finish({"draft_length": o.k})
+    size = run.finish({"adapter.draft_length": o.k})
     print(f"held-out windows: {1 + right.sum().item():.3f} tokens a step, by place "
           f"{[round(x, 3) for x in right.tolist()]}; the adapter has {size / 1e6:.2f} MB, seed {o.seed}")
 
@@ -388,7 +387,7 @@ def checked(o, kind):
     """The model, the adapter of that class, and what Cairn says of rows: which they are, and their hidden values."""
     model = Model(o.model, "cpu", torch.float32)
     adapter = kind(model, o.rank, 2.0, 0)
-    adapter.load(o.out)
+    adapter.load(os.path.join(o.out, "adapter.gguf"))
     with open(os.path.join(o.check, "rows.json")) as f:
         rows = json.load(f)
     return model, adapter, rows, torch.tensor(np.load(os.path.join(o.check, "hidden.npy")))
@@ -425,6 +424,7 @@ def parser(doc, rate, **sizes):
     p.add_argument("--check", help="the folder with what Cairn computed of the adapter")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--begin", help="the file of an adapter that this one begins as")
     p.add_argument("--minutes", type=float, default=13, help="0: all steps, however long")
     p.add_argument("--rate", type=float, default=rate)
     for name, value in {"steps": 9000, **sizes}.items():
@@ -433,7 +433,7 @@ def parser(doc, rate, **sizes):
 
 
 def main():
-    o = parser(__doc__, 2e-3, batch=16, window=256, anchors=48, k=4, rank=4, every=50).parse_args()
+    o = parser(__doc__, 2e-3, batch=32, window=256, anchors=48, k=4, rank=8, every=50).parse_args()
     torch.manual_seed(o.seed)
     check(o) if o.check else train(o)
 
