@@ -167,11 +167,15 @@ static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn
     return bytes;
 }
 
+/* Nobody asks for the next step any more, which may still run (cuda_next.c). */
+static void cuda_forget_next(forward_cuda_state *f);
+
 static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     device *dev = &model->runtime->device;
     jit_give_up(dev->jit);
     device_wait(dev);
+    cuda_forget_next(f); /* its rows may be the adapter's, and another come to lie where it did */
     if (f->ahead_by == adapter) f->ahead_by = NULL;
     if (f->wide_by == adapter) f->wide_by = NULL;
     f->drafting.first = NULL;

@@ -16,9 +16,6 @@ static int cuda_find_slot(const forward_cuda_state *f, int row) {
     return oldest;
 }
 
-/* Nobody asks for the next step any more, which may still run (cuda_next.c). */
-static void cuda_forget_next(forward_cuda_state *f);
-
 /* Pages [first, end) of a slot change, of the group that has all or one with a window, whose first pages go
  * when no row sees them any more. */
 static void cuda_note_pages(forward_cuda_state *f, int slot, int first, int end, bool all) {
