@@ -11,7 +11,9 @@ enum {
     SMALL_CONTEXT = 512, END = 0
 };
 
+#ifndef GATED_H /* which has it, too */
 static uint64_t state;
+#endif
 static bool small_own_head;    /* files to come have one; else it is the embedding */
 static int small_broken = -1; /* the token whose embedding is NaN in files to come; -1: none */
 static float uniform(void) { return (float)(random_next(&state) >> 40) / 8388608.0f - 1.0f; }
@@ -63,11 +65,11 @@ static void build_keys(gguf_build *f) {
     build_string(f, "a a", 3);
 }
 
-static bool write_model(const char *path) {
+static bool write_model(const char *to) {
     part parts[3 + 9 * LAYERS];
     gguf_build f = {0};
     int count = list_parts(parts);
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(to, "wb");
     bool fine;
     build_begin(&f, 3, (uint64_t)count, 16);
     build_keys(&f);

@@ -207,7 +207,7 @@ typedef struct draft_params {
     step_params step;    /* of the flow; of draft_end with the draft's winners */
     int32_t *told;       /* see finish_params */
     int32_t told_words;
-    int32_t chunk;       /* tokens of a run, of which rows in the flow have several */
+    int32_t chunk;       /* tokens of a chunk, which in the flow is a run */
 } draft_params;
 
 /* step/finish.cu */

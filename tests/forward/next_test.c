@@ -7,16 +7,19 @@
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
+#include "gguf_build.h"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
 #include "tap.h"
 #include "backends.h"
-#include "small_model.h"
-#include "ref/block_ref.h"
-#include "ref/llama_ref.h"
 #include "family.h"
 #define ZOO_TYPES BLOCK_F16
 #include "family_zoo.h"
 #include "low.h"
 #include "gated.h"
+#include "small_model.h"
 
 enum { LIMIT = 200, PULLS = 12, CONFIGS = 4, DRAFTING = 3 };
 
