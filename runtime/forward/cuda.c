@@ -197,6 +197,9 @@ typedef struct cuda_flight {
     int64_t looked_us;    /* the last call's end */
 } cuda_flight;
 
+/* The kernels of step/draft.cu. */
+enum { DRAFT_PICK, DRAFT_FIRST, DRAFT_SECOND, DRAFT_TAKE, DRAFT_END, DRAFT_KERNELS };
+
 /* The step after the one that is served, see cuda_next.c. */
 typedef struct cuda_next {
     bool there;          /* it was launched, and nobody has asked for it yet */
@@ -282,7 +285,7 @@ typedef struct forward_cuda_state {
     const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
     bool drafts;                /* some row of it drafts, or has an embedding of its own */
-    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[5]; /* see cuda_draft.c */
+    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[DRAFT_KERNELS]; /* see cuda_draft.c */
     bool has_drafts; /* draft_attend is there */
     jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
     bool has_wide, wide;   /* wide: they serve the part */

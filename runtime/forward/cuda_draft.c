@@ -183,7 +183,8 @@ static void cuda_take_drafts(forward_cuda_state *f, device_arena *a) {
                               .arrived = arrived, .sampled = f->sampled,
                               .norm_eps = f->shape->norm_eps,
                               .input_scale = f->stage.params.input_scale,
-                              .embed_scale = f->plan->embed_scale};
+                              .embed_scale = f->plan->embed_scale, .told = f->host_told,
+                              .told_words = (int32_t)cuda_result_words(f), .chunk = f->chunk};
 }
 
 static uint64_t cuda_draft_bytes(forward_cuda_state *f, const cairn_adapter *adapter) {
@@ -195,19 +196,20 @@ static uint64_t cuda_draft_bytes(forward_cuda_state *f, const cairn_adapter *ada
 }
 
 static unsigned cuda_draft_shared(const forward_cuda_state *f, int kernel) {
-    static const unsigned each[] = {0, 8, 4, 0, 0};
-    return kernel ? each[kernel] * (unsigned)f->shape->hidden + 64 : 0;
+    static const unsigned each[DRAFT_KERNELS] = {[DRAFT_FIRST] = 8, [DRAFT_SECOND] = 4};
+    return kernel != DRAFT_PICK ? each[kernel] * (unsigned)f->shape->hidden + 64 : 0;
 }
 
 static cairn_status cuda_build_drafts(forward_cuda_state *f) {
-    static const char *const names[] = {"draft_pick", "draft_first", "draft_second", "draft_take", "draft_end"};
+    static const char *const names[DRAFT_KERNELS] = {"draft_pick", "draft_first", "draft_second", "draft_take",
+                                                     "draft_end"};
     jit_constant constants[STEP_CONSTANTS];
     jit_request request = {"step/draft.cu", constants, 0, false};
     jit_program *program;
     cairn_status status;
     request.constant_count = cuda_stage_constants(f, 0, constants);
     status = jit_get(f->dev->jit, &request, &program);
-    for (int i = 0; i < 5 && !status; i++)
+    for (int i = 0; i < DRAFT_KERNELS && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),
                               &f->draft_kernels[i]);
     return status;
@@ -253,9 +255,10 @@ static cairn_status cuda_keep_hidden(forward_cuda_state *f, int rows) {
 }
 
 static cairn_status cuda_launch_draft(forward_cuda_state *f, int kernel, const draft_params *p) {
-    const unsigned all = ((unsigned)f->shape->hidden + 7) / 8;
-    const unsigned blocks = kernel == 3 ? 1 + STEP_FLOW_ROWS : kernel % 4 ? all : 1;
-    const device_dims dims = {{blocks, 1, 1}, kernel ? 256 : 32, 0, cuda_draft_shared(f, kernel), true};
+    const unsigned blocks = kernel == DRAFT_TAKE                             ? 1 + STEP_FLOW_ROWS
+                            : kernel == DRAFT_FIRST || kernel == DRAFT_SECOND ? ((unsigned)f->shape->hidden + 7) / 8
+                                                                              : 1;
+    const device_dims dims = {{blocks, 1, 1}, kernel != DRAFT_PICK ? 256 : 32, 0, cuda_draft_shared(f, kernel), true};
     return device_launch(f->dev, &f->draft_kernels[kernel], &dims, p);
 }
 
@@ -267,7 +270,8 @@ static cairn_status cuda_draft_logits(forward_cuda_state *f, int number) {
     cairn_status status;
     p.number = number;
     head.input = f->draft_input, head.logits = f->draft_logits, head.winners = f->draft_winners;
-    if ((status = cuda_launch_draft(f, 1, &p)) || (status = cuda_launch_draft(f, 2, &p))) return status;
+    if ((status = cuda_launch_draft(f, DRAFT_FIRST, &p)) || (status = cuda_launch_draft(f, DRAFT_SECOND, &p)))
+        return status;
     return device_launch(f->dev, &f->kernels[STEP_K_HEAD], &dims, &head);
 }
 
@@ -286,14 +290,13 @@ static cairn_status cuda_take_flow(forward_cuda_state *f, int count) {
     draft_params p = f->draft;
     cairn_status status;
     p.step = f->flow.params, p.capacity = p.step.capacity;
-    memcpy(&p.input, &p.step.input, sizeof p.input);
+    p.input = cuda_input_of(&f->flow);
     p.masks = count, p.blocks = f->blocks;
-    status = cuda_launch_draft(f, 3, &p);
+    status = cuda_launch_draft(f, DRAFT_TAKE, &p);
     for (int i = 0; i < count - 1 && !status; i++) status = cuda_draft_one(f, i);
     if (status || !count) return status ? status : cuda_tell(f, &f->flow);
     p.step.winners = f->draft_winners, p.number = count - 1;
-    p.told = f->host_told, p.told_words = (int32_t)cuda_result_words(f), p.chunk = f->chunk;
-    return (status = cuda_draft_logits(f, count - 1)) ? status : cuda_launch_draft(f, 4, &p);
+    return (status = cuda_draft_logits(f, count - 1)) ? status : cuda_launch_draft(f, DRAFT_END, &p);
 }
 
 /* `count` drafts from where the words say, as a graph. */
@@ -334,10 +337,9 @@ typedef struct cuda_ahead { const cairn_adapter *adapter; int real, drafts, mask
 static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cuda_ahead *ahead) {
     draft_params p = f->draft;
     cairn_status status = cuda_send_words(f, ahead->adapter, NULL);
-    memcpy(&p.input, &f->lane->params.input, sizeof p.input);
-    p.capacity = f->lane->params.capacity;
+    p.input = cuda_input_of(f->lane), p.capacity = f->lane->params.capacity;
     p.real = ahead->real, p.drafts = ahead->drafts, p.masks = ahead->masks;
-    if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, ahead->masks)))
+    if (status || (status = cuda_launch_draft(f, DRAFT_PICK, &p)) || (status = cuda_draft_many(f, ahead->masks)))
         return status;
     f->ahead_count = ahead->masks, f->ahead_by = ahead->adapter;
     return CAIRN_OK;

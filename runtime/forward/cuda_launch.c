@@ -1,6 +1,13 @@
 /* forward_cuda_launch: one kernel of a lane, and what steps and prompts launch alike: what stands
  * between the products of a layer. See cuda.c. */
 
+/* Where a lane's input words lie, which only those who write them may change. */
+static int32_t *cuda_input_of(const step_lane *lane) {
+    int32_t *input;
+    memcpy(&input, &lane->params.input, sizeof input);
+    return input;
+}
+
 static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
                                 int x, int y, int threads, unsigned shared, int layer, int which) {
     device_dims dims = {{0, 0, 1}, 0, 0, 0, true};

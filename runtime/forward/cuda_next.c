@@ -192,9 +192,7 @@ static bool cuda_launch_moved(forward_cuda_state *f, const step_part *part) {
         device_graph_launch(f->dev, &f->draft_flow_graphs[f->next.masks]))
         return false;
     f->tells = !f->tells;
-    f->epoch++;
-    f->clean_rows = part->rows;
-    f->clean_chunks = last / f->chunk + 1; /* or one more */
+    cuda_flow_leaves(f, part->rows, last / f->chunk + 1); /* or one more */
     return true;
 }
 

@@ -175,12 +175,10 @@ static void cuda_put_draft(forward_cuda_state *f, const forward_batch *batch, in
 static cairn_status cuda_upload_words(forward_cuda_state *f, const step_lane *lane) {
     const int arrays = f->drafts ? STEP_ARRAYS : STEP_PLAIN_ARRAYS;
     cairn_status status = CAIRN_OK;
-    void *input;
-    memcpy(&input, &lane->params.input, sizeof input);
     if (f->trees_put)
         status = device_upload(f->dev, f->trees, f->host_trees,
                                STEP_STAGE_ROWS * (size_t)f->tree_words * 4);
-    return status ? status : device_upload(f->dev, input, lane->words,
+    return status ? status : device_upload(f->dev, cuda_input_of(lane), lane->words,
                                            (size_t)(STEP_HEAD + arrays * lane->rows) * 4);
 }
 

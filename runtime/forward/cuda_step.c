@@ -56,6 +56,12 @@ static cairn_status cuda_enqueue_flow(forward_cuda_state *f, step_kernel kernel,
     return cuda_finish(f, &f->flow, STEP_FLOW_ROWS, f->blocks, kernel == STEP_K_SPARSE_FLOW);
 }
 
+/* What a flow that was launched leaves for the next to clean. */
+static void cuda_flow_leaves(forward_cuda_state *f, int rows, int chunks) {
+    f->epoch++;
+    f->clean_rows = rows, f->clean_chunks = chunks;
+}
+
 static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, step_kernel kernel) {
     const forward_rule *rule = part->rule;
     const bool drafts = kernel == STEP_K_DRAFT_FLOW;
@@ -79,10 +85,7 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part, 
     status = device_graph_launch(f->dev, graph);
     if (status) return status;
     if (within) f->ahead_count = within, f->ahead_by = ahead.adapter;
-    f->epoch++;
-    f->clean_rows = part->rows;
-    f->clean_chunks = rule && cuda_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
-                                                        : head[STEP_CHUNKS];
+    cuda_flow_leaves(f, part->rows, rule && cuda_selects_all(f, rule) ? head[STEP_LIST_CHUNKS] : head[STEP_CHUNKS]);
     return CAIRN_OK;
 }
 

@@ -11,6 +11,19 @@ PLAIN = {0: ("B", 1), 1: ("b", 1), 2: ("H", 2), 3: ("h", 2), 4: ("I", 4), 5: ("i
          7: ("?", 1), 10: ("Q", 8), 11: ("q", 8), 12: ("d", 8)}
 
 
+def put_text(text):
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def put_tensor(name, shape, kind, at):
+    """What a file says of a tensor of that type; shape: rows first."""
+    return put_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, at)
+
+
+def padded(data, align):
+    return data + bytes(-len(data) % align)
+
+
 def halves(rows, at):
     return rows[:, at:at + 2].copy().view(np.float16).astype(np.float32)
 
@@ -95,14 +108,13 @@ class File:
         if name in self.tensors:
             raise SystemExit(f"{name}: the file has that already")
         align = self.keys.get("general.alignment", 32)
-        pad = lambda data: data + bytes(-len(data) % align)
-        values = pad(self.data[self.start:].tobytes())
-        text, row = name.encode(), np.ascontiguousarray(row, dtype=np.float32)
+        values = padded(self.data[self.start:].tobytes(), align)
+        row = np.ascontiguousarray(row, dtype=np.float32)
         head = bytearray(self.data[:self.listed].tobytes())
         struct.pack_into("<Q", head, 8, len(self.infos) + 1)
-        head += struct.pack("<Q", len(text)) + text + struct.pack("<IQIQ", 1, row.size, 0, len(values))
+        head += put_tensor(name, row.shape, 0, len(values))
         with open(out, "wb") as file:
-            file.write(pad(bytes(head)) + values + row.tobytes())
+            file.write(padded(bytes(head), align) + values + row.tobytes())
 
 
 def to_q8_0(array):
@@ -120,20 +132,19 @@ WRITTEN = {"F32": (0, lambda a: a.tobytes()), "F16": (1, lambda a: a.astype(np.f
 
 def write(path, keys, tensors):
     """A file of keys (text, float or count) and tensors, name to (type, float32 array). Returns the values' bytes."""
-    text = lambda s: struct.pack("<Q", len(s.encode())) + s.encode()
-    pad = lambda data: data + bytes(-len(data) % 32)
-    head, values = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)), b""
+    head, values, at = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)), [], 0
     for name, value in keys.items():
         kind = 8 if isinstance(value, str) else 6 if isinstance(value, float) else 4
-        head += text(name) + struct.pack("<I", kind)
-        head += text(value) if kind == 8 else struct.pack("<f" if kind == 6 else "<I", value)
+        head += put_text(name) + struct.pack("<I", kind)
+        head += put_text(value) if kind == 8 else struct.pack("<f" if kind == 6 else "<I", value)
     for name, (kind, array) in tensors.items():
-        shape = array.shape[::-1]
-        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, WRITTEN[kind][0], len(values))
-        values = pad(values + WRITTEN[kind][1](np.ascontiguousarray(array, dtype=np.float32)))
+        number, bytes_of = WRITTEN[kind]
+        head += put_tensor(name, array.shape, number, at)
+        values.append(padded(bytes_of(np.ascontiguousarray(array, dtype=np.float32)), 32))
+        at += len(values[-1])
     with open(path, "wb") as file:
-        file.write(pad(head) + values)
-    return len(values)
+        file.write(padded(head, 32) + b"".join(values))
+    return at
 
 
 if __name__ == "__main__":

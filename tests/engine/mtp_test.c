@@ -334,7 +334,7 @@ static void test_perfect(void) {
         {3, true, true}, {8, false, true} /* more rows than a part of a GPU's steps holds */};
     family f = zoo_llama(&state);
     int32_t ids[] = {5, 6, 7, 8}, got[ROOM];
-    const int n = f.hidden, steps = few ? 2 : 4;
+    const int steps = few ? 2 : 4;
     f.own_head = true;
     family_make(&f, types, 1, &state);
     set_values(&f, "token_embd", same), set_values(&f, "output.weight", after);
@@ -342,8 +342,7 @@ static void test_perfect(void) {
     set_values(&f, "attn_output", zero), set_values(&f, "ffn_down", zero);
     family_write(&f, model_path);
     low l = make_gated(&f);
-    for (int i = 0; i < n * 2 * n; i++) l.parts[1][i] = i / (2 * n) == i % (2 * n) ? 20 : 0;
-    for (int i = 0; i < n * n; i++) l.parts[3][i] = 0;
+    know_followers(&l, f.hidden);
     save_low(&l);
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
         const int k = turns[i].k;
