@@ -41,26 +41,27 @@ end
 
 -- `shape` takes the names behind it as models, and the options of the command.
 local function run_shapes(b, o)
-  local shape, models = require "bench.shape", table.move(o, 2, #o, 1, {})
+  local synthetic, models = require "bench.synthetic", table.move(o, 2, #o, 1, {})
   for _, name in ipairs(models) do
-    if not shape.shapes[name] then
-      options.fail("no shape %s; there are: %s", name, table.concat(shape.shape_names, ", "))
+    if not synthetic.shapes[name] then
+      options.fail("no shape %s; there are: %s", name, table.concat(synthetic.names, ", "))
     end
   end
   if (o.context or 1) < 1 or (o.pages or 0) < 0 or (o.chunk or 16) < 16
-    or (o.batch or 1) < 1 then
-    options.fail("--context and --batch are at least 1, --pages at least 0, --chunk at least 16")
+    or (o.batch or 1) < 1 or (o.join or 1) < 1 then
+    options.fail("--context, --batch and --join are at least 1, --pages at least 0, --chunk at least 16")
   end
-  shape.run(b, models, o)
+  require("bench.shape").run(b, models, o)
 end
 
 return {
   usage = "[NAME...] | shape [MODEL...]",
   about = "time the runtime on this machine, as ratios to what the machine can do",
   options = options.with_common {
-    { "--type T", "shape: type of the weights", require "bench.shape".types },
+    { "--type T", "shape: type of the weights", require "bench.synthetic".types },
     { "--context N", "shape: tokens before decoding", "integer" },
     { "--batch N", "shape: sessions that decode together, too", "integer" },
+    { "--join N", "shape: sessions that join at random, too", "integer" },
     { "--chunk N", "shape: prefill_chunk, 2048 on a GPU and 512 elsewhere", "integer" },
     { "--pages K", "shape: pages kept; 0, the default: all", "integer" },
   },
