@@ -61,14 +61,18 @@
 /* A value that a row attends by one run, to the bit as merge_block. */
 CAIRN_INLINE float share_of(float v, float total) { return total != 0.0f ? add_f32(v, 0.0f) * (1.0f / total) : 0.0f; }
 
-/* The same of all rows and heads of a place that has one run, from what its warps left (merge_warps). */
-CAIRN_INLINE void send_single(const attend_place &at, uint8_t *layer, const f32x2 *totals, const unsigned char *parts,
-                              int step) {
+/* What the warps left of a run of a place (merge_warps): to where the place's runs are merged or, of the only one, as
+ * what its rows attend. */
+CAIRN_INLINE void send_run(const step_params &p, const attend_place &at, int run, uint8_t *layer, const f32x2 *totals,
+                           const unsigned char *parts, int step) {
     const int heads = share_heads(at.share);
+    const bool single = at.runs(p) == 1;
     merge_warps(totals, parts, step, at.rows * heads, [&](int m, int d, f32x4 v, f32x2 sums) {
         const int row = at.first + m / heads, head = first_head(at.share) + m % heads;
-        send_attended(layer, row, head, d, share_of(v.x, sums.y), share_of(v.y, sums.y));
-        send_attended(layer, row, head, d + 2, share_of(v.z, sums.y), share_of(v.w, sums.y));
+        if (single) {
+            send_attended(layer, row, head, d, share_of(v.x, sums.y), share_of(v.y, sums.y));
+            send_attended(layer, row, head, d + 2, share_of(v.z, sums.y), share_of(v.w, sums.y));
+        } else send_part(p, run, row, head, layer, d, v, sums);
     });
 }
 
@@ -84,9 +88,7 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     const attend_place at = attend_item_run(
         p, item, cache, layer, shared_base(),
         [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
-            const int count = place.rows * share_heads(place.share);
-            if (place.runs(p) == 1) send_single(place, layer, totals, parts, step);
-            else send_parts(p, place.first, place.share, run, layer, totals, parts, step, count);
+            send_run(p, place, run, layer, totals, parts, step);
         });
     if (at.runs(p) > 1 &&
         last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.blocks(p),

@@ -259,18 +259,22 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
     }
 }
 
+/* Four values of a row's head by one run, from value d on, and with its first the run's (m, l): to where runs are
+ * merged. */
+CAIRN_INLINE void send_part(const step_params &p, int run, int row, int head, uint8_t *layer, int d, f32x4 v,
+                            f32x2 sums) {
+    const int64_t at = part_of(p, run, row) * HEADS + head;
+    send((float *)(layer + PARTS_AT) + at * HEAD_DIM + d, v);
+    if (d > 0) return;
+    send((float *)(layer + SUMS_AT) + at * 2, sums.x);
+    send((float *)(layer + SUMS_AT) + at * 2 + 1, sums.y);
+}
+
 /* Merges what the warps left, a warp's sums `step` bytes from the next one's, and hands it on. */
 CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,
                              const f32x2 *totals, const unsigned char *parts, int step, int count) {
-    auto at = [&](int m) {
-        const int row = first + m / SHARE, head = first_head(share) + m % SHARE;
-        return part_of(p, run, row) * HEADS + head;
-    };
     merge_warps(totals, parts, step, count, [&](int m, int d, f32x4 v, f32x2 sums) {
-        send((float *)(layer + PARTS_AT) + at(m) * HEAD_DIM + d, v);
-        if (d > 0) return;
-        send((float *)(layer + SUMS_AT) + at(m) * 2, sums.x);
-        send((float *)(layer + SUMS_AT) + at(m) * 2 + 1, sums.y);
+        send_part(p, run, first + m / SHARE, first_head(share) + m % SHARE, layer, d, v, sums);
     });
 }
 

@@ -85,11 +85,10 @@ CAIRN_KERNEL(draft_take, DRAFT_THREADS, 1, draft_params) {
     start_input();
     if (block_id() > 0) return keep_row<DRAFT_WARPS>(p.step, block_id() - 1, (float *)shared_base());
     const int first = p.input[STEP_LOGIT_FIRST], count = p.input[STEP_LOGIT_COUNT], row = warp_id();
-    uint64_t best = 0;
-    for (int i = lane_id(); i < p.blocks && row < count; i += WARP)
-        best = max_of(best, p.step.winners[(int64_t)row * p.blocks + i]);
-    best = warp_max(best);
-    if (lane_id() == 0) drawn[row] = token_of(best);
+    if (row < count) {
+        const int32_t token = best_token(p.step.winners + (int64_t)row * p.blocks, p.blocks);
+        if (lane_id() == 0) drawn[row] = token;
+    }
     block_sync();
     if (thread_id() < count) p.sampled[thread_id()] = drawn[thread_id()];
     if (thread_id() == 0 && p.masks) choose(p, first, count - 1, drawn);
@@ -177,10 +176,8 @@ CAIRN_INLINE void move_on(const draft_params &p) {
 CAIRN_KERNEL(draft_end, DRAFT_THREADS, 1, draft_params) {
     start_input();
     if (warp_id() == 0) {
-        uint64_t best = 0;
-        for (int i = lane_id(); i < p.blocks; i += WARP) best = max_of(best, p.step.winners[i]);
-        best = warp_max(best);
-        if (lane_id() == 0) p.tokens[p.number] = token_of(best);
+        const int32_t token = best_token(p.step.winners, p.blocks);
+        if (lane_id() == 0) p.tokens[p.number] = token;
     }
     block_sync();
     for (int i = thread_id(); i < p.told_words; i += DRAFT_THREADS)

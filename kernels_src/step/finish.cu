@@ -32,12 +32,9 @@ CAIRN_INLINE void tell_others(const finish_params &p) {
 }
 
 CAIRN_INLINE void find_best(const finish_params &p) {
-    uint64_t best = 0;
-    for (int i = lane_id(); i < p.blocks; i += WARP)
-        best = max_of(best, p.winners[(int64_t)block_id() * p.blocks + i]);
-    best = warp_max(best);
+    const int32_t token = best_token(p.winners + (int64_t)block_id() * p.blocks, p.blocks);
     if (lane_id() != 0) return;
-    p.tokens[block_id()] = token_of(best);
+    p.tokens[block_id()] = token;
     tell(p, p.tokens + block_id());
 }
 

@@ -139,33 +139,39 @@ CAIRN_INLINE void merge_block(unsigned char *memory, int count, int most, int st
             v[0][r] = as_f32(two.x), v[1][r] = as_f32(two.y);
         }
     };
-    if (thread_id() < count * PAIRS) ask(thread_id(), 0);
+    int i = thread_id(), run = 0;
+    bool noted = false;
+    merged_pair pair;
 #pragma unroll 1
-    for (int i = thread_id(); i / WARP * WARP < count * most; i += THREADS) {
-        const int m = i / most, run = i % most;
-        u32x2 two = {as_u32(NOTHING), 0};
-        if (m < count && run < runs(m)) two = load_relaxed8(sums + first(m) + (int64_t)run * step);
-        table.note(m, run, f32x2{as_f32(two.x), as_f32(two.y)});
-    }
-    block_sync();
+    do {
+        const bool mine = i < count * PAIRS;
+        if (mine) ask(i, run);
+        if (!noted) { /* while the first values are under way */
 #pragma unroll 1
-    for (int i = thread_id(); i < count * PAIRS; i += THREADS) {
-        const int m = i / PAIRS, all = runs(m);
-        merged_pair pair;
-#pragma unroll 1
-        for (int run = 0; run < all; run += ASKED) {
-            if (run > 0 || i >= THREADS) ask(i, run);
-#pragma unroll
-            for (int e = 0; e < ASKED; e += 8) {
-                if (run + e >= all) break;
-                const int at = m * most + run + e;
-                pair.add(table.eights[at / 8], weigh_eight(v[0] + e, table.weights + at),
-                         weigh_eight(v[1] + e, table.weights + at));
+            for (int n = thread_id(); n / WARP * WARP < count * most; n += THREADS) {
+                const int m = n / most, at = n % most;
+                u32x2 two = {as_u32(NOTHING), 0};
+                if (m < count && at < runs(m)) two = load_relaxed8(sums + first(m) + (int64_t)at * step);
+                table.note(m, at, f32x2{as_f32(two.x), as_f32(two.y)});
             }
+            block_sync();
+            noted = true;
         }
+        if (!mine) break;
+        const int m = i / PAIRS, all = runs(m);
+#pragma unroll
+        for (int e = 0; e < ASKED; e += 8) {
+            if (run + e >= all) break;
+            const int at = m * most + run + e;
+            pair.add(table.eights[at / 8], weigh_eight(v[0] + e, table.weights + at),
+                     weigh_eight(v[1] + e, table.weights + at));
+        }
+        run += ASKED;
+        if (run < all) continue;
         const f32x2 o = pair.share();
         out(m, i % PAIRS * 2, o.x, o.y);
-    }
+        pair = merged_pair(), i += THREADS, run = 0;
+    } while (i < count * PAIRS);
 }
 
 /* Values d, d + 1 of what a row's head attends. */
