@@ -740,7 +740,8 @@ typedef struct cairn_generate_options {
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
     int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
     int32_t first_token_ms;         /* its first token is wanted so long after this call: of prompts */
-                                    /* of one priority the most urgent goes first; 0: when it may be */
+                                    /* of one priority the most urgent goes first; 0: when it may be, */
+                                    /* also some milliseconds later, with other prompts */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -817,7 +818,9 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * nothing yet. The piece with `stop` is the last; for CANCEL and ERROR poll returns why.
  *
  * Higher priorities go first, then decode steps before prompts, of these who wants a first token soonest
- * (first_token_ms), then who came first; at most max_batch sessions to a forward. A full pool makes a request wait,
+ * (first_token_ms), then who came first; at most max_batch sessions to a forward. While others of its priority speak, a
+ * prompt that is not wanted by a time waits for more prompts to share a forward with, as long as that spares those who
+ * speak more than it loses: at most 10 ms. A full pool makes a request wait,
  * too (piece.request says so), a lower one for a higher's sake even once it has begun: its pages go and are computed
  * anew later; so do those of idle sessions, where all wait for them. It never fails midway. The blocking calls work
  * on the queue as well while they wait. Another call on the session that changes it ends its request. The session

@@ -70,6 +70,7 @@ typedef struct engine_scratch {
     int64_t flight_us;           /* worked on it so far */
     /* the loop */
     int64_t turn, tickets;
+    int64_t held_us;             /* since when prompts wait for others to share a forward with; 0: none does */
     struct engine_profile *profile; /* that is taken, or NULL; see profile.c */
     os_atomic stepping;          /* a thread is inside cairn_step */
     double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in

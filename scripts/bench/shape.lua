@@ -37,9 +37,11 @@ local function turn_ms(session, tokens)
   return times[3]
 end
 
+local function chunk_of(b, o) return o.chunk or b.cuda and 2048 or 512 end
+
 local function measure(b, path, name, o)
   local s, context, pages = synthetic.shapes[name], o.context or 2048, o.pages or 0
-  local chunk = o.chunk or b.cuda and 2048 or 512
+  local chunk = chunk_of(b, o)
   local config = { backend = b.cuda and "cuda" or "cpu", drafter = "none", log = "warn", max_batch = 1,
     max_seq_len = context + 256, prefill_chunk = chunk, selection = { layers = pages > 0 and "all" or "none" } }
   if pages > 0 then config.topk = pages end
@@ -159,10 +161,10 @@ local function run_joining(model, places, us, spread_us)
 end
 
 -- What sessions that join at random say together, of what as many say that are all behind as much as these in the mean.
-local function measure_joining(b, path, label, count)
-  local places, sessions, steady = {}, {}, 0
+local function measure_joining(b, path, label, o)
+  local places, sessions, steady, count = {}, {}, 0, o.join
   local rt <close> = cairn.open { backend = b.cuda and "cuda" or "cpu", drafter = "none", log = "warn",
-    max_batch = count, max_seq_len = 1024, selection = { layers = "none" } }
+    max_batch = count, max_seq_len = 1024, prefill_chunk = chunk_of(b, o), selection = { layers = "none" } }
   local model = rt:load_model(path)
   model:wait()
   for i = 1, count do
@@ -177,6 +179,7 @@ local function measure_joining(b, path, label, count)
   end
   for _, session in ipairs(sessions) do session:reset() end
   run_joining(model, places, JOIN.warm_us, JOIN.warm_us // 2)
+  model:wait()
   local joining, firsts = run_joining(model, places, JOIN.us, 0)
   b.emit { op = label, shape = ("%d sessions, prompts of %d, join at random"):format(count, JOIN.prompt),
     tokens_per_second = joining, peer = ("%.0f tokens/s steady: %.3f of it; first token %.1f ms, p95 %.1f ms")
@@ -223,7 +226,7 @@ local function run_shape(b, name, o)
     local label = ("%s %s"):format(name, o.type or "q4_0")
     if b.cuda then measure_together(b, path, label, 13, 40) end
     if o.batch then measure_batch(b, path, label, o) end
-    if o.join then measure_joining(b, path, label, o.join) end
+    if o.join then measure_joining(b, path, label, o) end
   end)
   os.remove(path)
   if not ok then error(fault, 0) end

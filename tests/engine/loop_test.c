@@ -497,6 +497,38 @@ static void test_priority(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
+/* A prompt waits for others while two sessions speak, where a forward for two prompts is told to cost what one for one
+ * does: some milliseconds, unless its first token is wanted soon. */
+static void test_company(cairn_runtime *rt) {
+    static const char prompt[] = "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd";
+    cairn_generate_options o = endless(60);
+    cairn_status status = CAIRN_OK;
+    int32_t pending = 3;
+    int64_t waited[2] = {0, 0};
+    bool speak = false;
+    for (int soon = 0; soon < 2; soon++) {
+        if (!open_three(rt)) return;
+        engine_scratch *x = model->scratch;
+        for (int i = 0; i < 2 && !status; i++) status = cairn_generate_submit(three[i], "abc", &o);
+        for (int i = 0; i < 400 && !status && !(loop_decodes(three[0]) && loop_decodes(three[1])); i++)
+            status = cairn_step(model, 1, &pending), os_sleep_us(100);
+        for (int i = 0; i < ENGINE_COSTS; i++) x->cost_us[i] = i < 3 ? 1.0 : 1e6;
+        o.first_token_ms = soon ? 1000 : 0;
+        if (!status) status = cairn_generate_submit(three[2], prompt, &o);
+        const int64_t start = os_now_us();
+        while (!status && three[2]->phase == ENGINE_WAITS && os_now_us() - start < 5000000)
+            status = cairn_step(model, 1, &pending), os_sleep_us(100);
+        waited[soon] = os_now_us() - start;
+        speak = soon ? speak : three[0]->phase == ENGINE_SAYS && three[1]->phase == ENGINE_SAYS;
+        o.first_token_ms = 0;
+        while (!status && pending) status = cairn_step(model, 1000, &pending);
+        cairn_model_free(model);
+    }
+    tap_ok(!status && !pending && (waited[0] >= 10000 || !speak) && waited[1] < 5000000,
+           "on %s: a prompt begins after %lld us beside two that speak, wanted soon after %lld", where,
+           (long long)waited[0], (long long)waited[1]);
+}
+
 /* Of prompts of one priority the one whose first token is wanted soonest is first, whoever came before;
  * those of which nobody says when come last, in their order. */
 static void test_urgency(cairn_runtime *rt) {
@@ -672,6 +704,7 @@ static void test_requests(cairn_backend backend) {
     test_wrong_use(rt);
     test_cancel(rt);
     test_priority(rt);
+    test_company(rt);
     test_urgency(rt);
     test_alternating(rt);
     test_slices(rt);

@@ -58,12 +58,12 @@ test("json is written with every control byte escaped", function()
 end)
 
 test("a shape's file is as long as its header says, and loads", function()
-  local shape = require "bench.shape"
+  local synthetic = require "bench.synthetic"
   local s = { layers = 2, hidden = 64, ffn = 96, heads = 2, kv_heads = 1, vocab = 300, context = 64,
     rope_base = 10000.0, tied = false }
   local path = os.tmpname()
-  for _, kind in ipairs(shape.types) do
-    shape.write_model(path, s, kind)
+  for _, kind in ipairs(synthetic.types) do
+    synthetic.write(path, s, kind)
     local rt <close> = require "cairn".open { backend = "cpu", log = "off", max_batch = 1 }
     local model = rt:load_model(path)
     check.equal(model:info().layers, 2)
@@ -77,15 +77,15 @@ test("a shape's file is as long as its header says, and loads", function()
 end)
 
 test("a shape of each family has the parameters that it tells, and speaks", function()
-  local shape = require "bench.shape"
+  local synthetic = require "bench.synthetic"
   local path = os.tmpname()
-  for _, s in pairs(shape.shapes) do
+  for _, s in pairs(synthetic.shapes) do
     local small = { family = s.family, layers = 6, hidden = 64, ffn = 96, heads = 2, kv_heads = 1, vocab = 300, context = 64,
       rope_base = s.rope_base, tied = s.tied, window = s.window and 16, head_dim = s.head_dim and 64 }
     local q, kv, normed = s.head_dim and 128 or 64, s.head_dim and 64 or 32, s.family == "qwen3" or s.family == "gemma3"
     local layer = 2 * 64 + 2 * 64 * q + 2 * 64 * kv + 3 * 64 * 96 + (normed and 2 * 64 or 0)
       + (s.family == "gemma3" and 2 * 64 or 0)
-    shape.write_model(path, small, "q8_0")
+    synthetic.write(path, small, "q8_0")
     local rt <close> = require "cairn".open { backend = "cpu", log = "off", max_batch = 1 }
     local model = rt:load_model(path)
     check.equal(model:info().parameters, 300 * 64 * (s.tied and 1 or 2) + 64 + 6 * layer)

@@ -58,8 +58,8 @@ end)
 -- of 32 rows run by blocks of 32 once these are compiled.
 test("a prompt's logits are the same bits, whatever blocks its products run by", function()
   open():close()
-  local shape, path = require "bench.shape", os.tmpname()
-  shape.write_model(path, { layers = 1, hidden = 128, ffn = 2048, heads = 2, kv_heads = 1, vocab = 512,
+  local synthetic, path = require "bench.synthetic", os.tmpname()
+  synthetic.write(path, { layers = 1, hidden = 128, ffn = 2048, heads = 2, kv_heads = 1, vocab = 512,
     context = 1024, rope_base = 10000.0, tied = true }, "q4_0")
   local ids = {}
   for i = 1, 300 do ids[i] = i * i * 7 % 500 + 3 end
