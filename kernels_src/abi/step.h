@@ -70,6 +70,8 @@ enum {
     STEP_LOW_Q, STEP_LOW_K, STEP_LOW_V, STEP_LOW_O, STEP_LOW_GATE, STEP_LOW_UP, STEP_LOW_DOWN,
     STEP_LOW_PRODUCTS, STEP_LOW_MOST = 256
 };
+/* step/adapter.cu: rows of a block of a step's and of a prompt's; blocks that share the inner values of those. */
+enum { STEP_LOW_ROWS = 4, PROMPT_LOW_ROWS = 8, STEP_LOW_SPLITS = 16, STEP_LOW_THREADS = 512, STEP_LOW_BYTES = 2080 };
 typedef struct step_pair {
     const float *a, *b; /* [rank, inputs], [outputs, rank], of each expert; NULL: nothing is added */
     int32_t rank, pad;

@@ -3,8 +3,11 @@
  *
  * In: what the product reads, p.which its first product (STEP_LOW_). Of steps, which hand on a
  *     hidden state with its sums of squares, or of prompts (CAIRN_PARTS 0), which norm it first.
- * Out: p.low [row, product of the kernel]. f32 sums in an order that depends on nothing.
- * Grid (products of the kernel, or experts of a row, rows), 128 threads: a warp has every fourth inner value.
+ * Out: p.low [row, product of the kernel], zeros up to a multiple of four. f32 sums in an order that depends on
+ *      nothing.
+ * Grid (products of the kernel, groups of STEP_LOW_ROWS or PROMPT_LOW_ROWS rows, blocks that share the inner
+ *     values), of experts (experts of a row, rows, such blocks); STEP_LOW_THREADS, STEP_LOW_BYTES of shared memory. A
+ *     block has some inner values at a time of the rows of one adapter after the other's, a thread some inputs of all.
  * step_own: rows with an embedding of their own (STEP_EMBED_LOW) begin with that. Of prompts behind the
  *     kernel that embeds tokens, grid rows, 128 threads; of steps in place of it, grid and threads its.
  * step_keep: hidden states behind the output norm, of rows with STEP_KEEP. Grid rows, 256 threads, 64
@@ -27,54 +30,169 @@ CAIRN_INLINE float row_factor(const step_params &p, const float *squares) {
     return rsqrt_fast(warp_sum(sum) * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
 }
 
-CAIRN_INLINE void low_values(const step_params &p, int row, int which, const step_pair &pair,
-                             const uint8_t *input, int inputs, float factor) {
-    const uint16_t *x = (const uint16_t *)input + (int64_t)row * inputs;
-    float *low = p.low + ((int64_t)row * 3 + which) * STEP_LOW_MOST;
-    for (int k = warp_id(); k < pair.rank; k += 4) {
-        const float *a = pair.a + (int64_t)k * inputs;
-        float sum = 0.0f;
-        for (int i = lane_id(); i < inputs; i += WARP) sum = fma_f32(a[i], f16_to_f32(f16{x[input_at(i)]}), sum);
-        sum = warp_sum(sum) * factor;
-        if (lane_id() == 0) low[k] = sum;
+constexpr bool PROMPT = CAIRN_PARTS == 0;
+constexpr int LOW_ROWS = PROMPT ? PROMPT_LOW_ROWS : STEP_LOW_ROWS, LOW_EACH = PROMPT ? 4 : 2;
+constexpr int LOW_WARPS = STEP_LOW_THREADS / WARP, LOW_SUMS = LOW_ROWS * LOW_EACH;
+static_assert((LOW_WARPS * LOW_SUMS + LOW_ROWS) * 4 <= STEP_LOW_BYTES && LOW_SUMS <= STEP_LOW_THREADS, "low: memory");
+
+/* Which rows from `first` on are of one adapter, and what it has for a product of theirs. */
+struct low_rows {
+    int first;
+    uint32_t mask;
+    step_pair pair;
+
+    CAIRN_MEMBER bool has(int r) const { return mask >> r & 1; }
+};
+
+/* Eight inputs of a row as they lie there, number c, and of A what they meet. */
+CAIRN_INLINE void low_inputs(const uint16_t *x, int c, float (&v)[8]) {
+    const u32x4 raw = *(const u32x4 *)(x + 8 * c);
+    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = f16_to_f32(f16{(uint16_t)(word[i / 2] >> i % 2 * 16)});
+}
+CAIRN_INLINE void low_weights(const float *a, int c, float (&v)[8]) {
+    if constexpr (PROMPT) { /* see operand_at */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const f32x2 two = load_constant((const f32x2 *)(a + c / 4 * 32 + i * 8 + c % 4 * 2));
+            v[2 * i] = two.x, v[2 * i + 1] = two.y;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const f32x4 four = load_constant((const f32x4 *)(a + c * 8 + i * 4));
+            v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
+        }
     }
 }
 
-CAIRN_KERNEL(step_low, 128, 1, step_params) {
-    constexpr bool PROMPT = CAIRN_PARTS == 0;
-    const int row = block_id_y(), first = p.which, product = first + block_id();
+/* Inner values [k, k + LOW_EACH) of the rows' A x, times a factor of each row, to p.low of product `which`. All
+ * threads. */
+CAIRN_INLINE void low_values(const step_params &p, const low_rows &rows, int which, int k, const uint16_t *x,
+                             int inputs, const float *factors) {
+    constexpr int ONCE = PROMPT ? 1 : 2; /* what a step waits for is how far A is */
+    float *sums = (float *)shared_base(), sum[LOW_SUMS] = {};
+#pragma unroll 1
+    for (int c = thread_id(); c < inputs / 8; c += ONCE * STEP_LOW_THREADS) {
+        float a[ONCE][LOW_EACH][8], in[8];
+#pragma unroll
+        for (int o = 0; o < ONCE; o++)
+#pragma unroll
+            for (int j = 0; j < LOW_EACH; j++)
+                low_weights(rows.pair.a + (int64_t)min_of(k + j, rows.pair.rank - 1) * inputs,
+                            min_of(c + o * STEP_LOW_THREADS, inputs / 8 - 1), a[o][j]);
+#pragma unroll
+        for (int o = 0; o < ONCE; o++)
+#pragma unroll
+            for (int n = 0; n < LOW_SUMS; n++) {
+                const int at = c + o * STEP_LOW_THREADS, r = n / LOW_EACH;
+                if (!rows.has(r) || at >= inputs / 8) continue;
+                if (n % LOW_EACH == 0) low_inputs(x + (int64_t)(rows.first + r) * inputs, at, in);
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum[n] = fma_f32(a[o][n % LOW_EACH][i], in[i], sum[n]);
+            }
+    }
+#pragma unroll
+    for (int n = 0; n < LOW_SUMS; n++) {
+        if (!rows.has(n / LOW_EACH)) continue;
+        const float all = warp_sum(sum[n]);
+        if (lane_id() == 0) sums[n * LOW_WARPS + warp_id()] = all;
+    }
+    block_sync();
+    const int n = thread_id(), r = n / LOW_EACH;
+    if (n < LOW_SUMS && rows.has(r)) {
+        const float all = tree_sum<LOW_WARPS>(sums + n * LOW_WARPS, 1) * (factors ? factors[r] : 1.0f);
+        p.low[((int64_t)(rows.first + r) * 3 + which) * STEP_LOW_MOST + k + n % LOW_EACH] =
+            k + n % LOW_EACH < rows.pair.rank ? all : 0.0f;
+    }
+    block_sync();
+}
+
+/* All inner values that are the block's. */
+CAIRN_INLINE void low_rank(const step_params &p, const low_rows &rows, int which, const uint8_t *input, int inputs,
+                           const float *factors) {
+#pragma unroll 1
+    for (int k = block_id_z() * LOW_EACH; k < round_up(rows.pair.rank, 4); k += grid_blocks_z() * LOW_EACH)
+        low_values(p, rows, which, k, (const uint16_t *)input, inputs, factors);
+}
+
+/* The next of the block's rows, from `lead` on, that is the first of its adapter and has something for the product, and
+ * the rows that have this adapter, too; LOW_ROWS: there is none. */
+CAIRN_INLINE int next_low(const step_params &p, int first, int lead, int product, low_rows &rows) {
+    const int32_t *slot = input_array(p, STEP_ADAPTER) + first;
+    const int count = min_of(LOW_ROWS, p.input[STEP_ROWS] - first);
+#pragma unroll 1
+    for (; lead < count; lead++) {
+        rows.first = first, rows.mask = 0;
+        for (int r = 0; r < count; r++)
+            if (slot[r] == slot[lead]) rows.mask |= 1u << r;
+        if (slot[lead] < 0 || rows.mask & ((1u << lead) - 1)) continue;
+        rows.pair = pair_of(p, first + lead, product);
+        if (rows.pair.a) return lead;
+    }
+    return LOW_ROWS;
+}
+
+/* What the next kernel like this one reads of a row's adapter, to L2: a block's share of A of its products. Else it
+ * would wait for it, with all that is behind. */
+CAIRN_INLINE void prefetch_low(const step_params &p, int row) {
+    const int layer = p.layer + (p.which == STEP_LOW_DOWN);
+    const int first = p.which == STEP_LOW_DOWN   ? STEP_LOW_Q
+                      : p.which == STEP_LOW_Q    ? STEP_LOW_O
+                      : p.which == STEP_LOW_O    ? STEP_LOW_GATE
+                                                 : STEP_LOW_DOWN;
+    const int count = first == STEP_LOW_Q ? 3 : first == STEP_LOW_GATE ? 2 : 1;
+    const int inputs = first == STEP_LOW_O ? ATTENDED : first == STEP_LOW_DOWN ? FFN : HIDDEN;
+    for (int i = 0; i < count && layer < LAYERS; i++) {
+        const step_pair pair = pair_of(p, row, first + i, layer);
+        if (!pair.a) continue;
+        for (int k = block_id_z(); k < pair.rank; k += grid_blocks_z())
+            for (int c = thread_id() * 32; c < inputs; c += STEP_LOW_THREADS * 32)
+                prefetch_l2(pair.a + (int64_t)k * inputs + c);
+    }
+}
+
+CAIRN_KERNEL(step_low, STEP_LOW_THREADS, 1, step_params) {
+    const int first = block_id_y() * LOW_ROWS, product = p.which + block_id();
+    const bool o = p.which == STEP_LOW_O, down = p.which == STEP_LOW_DOWN;
+    const bool normed = !PROMPT && !o && !down, middle = !PROMPT && p.which == STEP_LOW_GATE;
     const uint8_t *at = region(p, 0, 0);
-    start_input();
-    if (row >= p.input[STEP_ROWS]) return;
-    const step_pair pair = pair_of(p, row, product);
-    if (!pair.a) return;
-    if (first == STEP_LOW_O)
-        return low_values(p, row, 0, pair, at + ATTENDED_AT, ATTENDED, 1.0f);
-    if (first == STEP_LOW_DOWN) return low_values(p, row, 0, pair, at + FFN_AT, FFN, 1.0f);
-    const bool middle = !PROMPT && first == STEP_LOW_GATE;
-    const float *squares = (const float *)(at + (middle ? MIDDLE_SQUARES_AT : SQUARES_AT)) +
-                           (int64_t)row * SQUARES;
-    low_values(p, row, block_id(), pair, at + (middle ? MIDDLE_AT : HIDDEN_AT), HIDDEN,
-               PROMPT ? 1.0f : row_factor(p, squares));
+    const uint8_t *input = at + (o ? ATTENDED_AT : down ? FFN_AT : middle ? MIDDLE_AT : HIDDEN_AT);
+    float *factors = (float *)shared_base() + LOW_WARPS * LOW_SUMS;
+    low_rows rows;
+    int lead = next_low(p, first, 0, product, rows);
+    start_input(true);
+    if (lead == LOW_ROWS) return;
+    if (normed && warp_id() < min_of(LOW_ROWS, p.input[STEP_ROWS] - first)) {
+        const float *squares = (const float *)(at + (middle ? MIDDLE_SQUARES_AT : SQUARES_AT));
+        const float factor = row_factor(p, squares + (int64_t)(first + warp_id()) * SQUARES);
+        if (lane_id() == 0) factors[warp_id()] = factor;
+    }
+#pragma unroll 1
+    for (; lead < LOW_ROWS; lead = next_low(p, first, lead + 1, product, rows)) {
+        low_rank(p, rows, block_id(), input, o ? ATTENDED : down ? FFN : HIDDEN, normed ? factors : nullptr);
+        if (!PROMPT && block_id() == 0 && block_id_y() == 0) prefetch_low(p, first + lead);
+    }
 }
 
 #if CAIRN_PRODUCTS & 128
-CAIRN_KERNEL(step_low_slots, 128, 1, step_params) {
+CAIRN_KERNEL(step_low_slots, STEP_LOW_THREADS, 1, step_params) {
     const int row = block_id_y(), choice = row * USED + block_id(), first = p.which;
     const bool down = first == STEP_LOW_DOWN;
     const int inputs = down ? FFN : HIDDEN, outputs = down ? HIDDEN : FFN;
     const uint8_t *at = region(p, 0, 0);
-    start_input();
+    start_input(true);
     if (row >= p.input[STEP_ROWS]) return;
     const int slot = ((const int32_t *)(at + PLACES_AT))[choice];
     const int64_t expert = ((const int32_t *)(at + CHOSEN_AT))[choice];
     for (int which = 0; which < (down ? 1 : 2); which++) {
-        step_pair pair = pair_of(p, row, first + which);
-        if (pair.a) {
-            pair.a += expert * pair.rank * inputs, pair.b += expert * pair.rank * outputs;
-            low_values(p, slot, which, pair, at + (down ? EXPERT_FFN_AT : ROUTED_AT), inputs, 1.0f);
+        low_rows rows = {slot, 1, pair_of(p, row, first + which)};
+        if (rows.pair.a) {
+            rows.pair.a += expert * rows.pair.rank * inputs, rows.pair.b += expert * rows.pair.rank * outputs;
+            low_rank(p, rows, which, at + (down ? EXPERT_FFN_AT : ROUTED_AT), inputs, nullptr);
         }
-        if (thread_id() == 0) slot_pairs(p, slot)[which] = pair;
+        if (thread_id() == 0 && block_id_z() == 0) slot_pairs(p, slot)[which] = rows.pair;
     }
 }
 #endif

@@ -81,12 +81,13 @@ template <int PRODUCT> using stage_low =
 
 /* ---- before the product ---- */
 
-/* What a row's adapter has for a product of the kernel's layer; a is NULL: nothing. */
-CAIRN_INLINE step_pair pair_of(const step_params &p, int row, int product) {
+/* What a row's adapter has for a product of a layer, of the kernel's; a is NULL: nothing. */
+CAIRN_INLINE step_pair pair_of(const step_params &p, int row, int product, int layer) {
     const int slot = p.input[STEP_HEAD + STEP_ADAPTER * p.capacity + row];
     if (slot < 0) return step_pair{nullptr, nullptr, 0, 0};
-    return p.adapters[((int64_t)slot * LAYERS + p.layer) * STEP_LOW_PRODUCTS + product];
+    return p.adapters[((int64_t)slot * LAYERS + layer) * STEP_LOW_PRODUCTS + product];
 }
+CAIRN_INLINE step_pair pair_of(const step_params &p, int row, int product) { return pair_of(p, row, product, p.layer); }
 
 /* value, and what a pair adds to output n of the product that is `which` of its kernel. */
 CAIRN_INLINE float added_low(const step_params &p, float value, const step_pair &pair, int row,
@@ -94,8 +95,14 @@ CAIRN_INLINE float added_low(const step_params &p, float value, const step_pair 
     if (!pair.a) return value;
     const float *low = p.low + ((int64_t)row * 3 + which) * STEP_LOW_MOST;
     const float *b = pair.b + (int64_t)n * pair.rank;
+    const int fours = pair.rank % 4 == 0 ? pair.rank : 0; /* then rows of B begin at 16 bytes */
     float sum = 0.0f;
-    for (int k = 0; k < pair.rank; k++) sum = fma_f32(b[k], low[k], sum);
+    for (int k = 0; k < fours; k += 4) {
+        const f32x4 gain = load_constant((const f32x4 *)(b + k)), inner = *(const f32x4 *)(low + k);
+        sum = fma_f32(gain.y, inner.y, fma_f32(gain.x, inner.x, sum));
+        sum = fma_f32(gain.w, inner.w, fma_f32(gain.z, inner.z, sum));
+    }
+    for (int k = fours; k < pair.rank; k++) sum = fma_f32(b[k], low[k], sum);
     return value + sum;
 }
 

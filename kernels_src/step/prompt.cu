@@ -71,65 +71,81 @@
 
 constexpr int OUT_STRIDE = 20; /* floats, of a row's 16 outputs in shared memory */
 
+#if CAIRN_PRODUCTS & 1
+/* What outputs of rows lane_id() + 32 i of the block need to know: the slots of the cache that are the rows', and which
+ * rotation is. */
+struct row_notes {
+    static constexpr int COUNT = ceil_div(TOKENS, WARP);
+    static constexpr bool EARLY = COUNT <= 2; /* else registers are scarce while products are under way */
+    int slot[COUNT], rope[COUNT];
+    uint16_t *kv; /* of the layer */
+
+    CAIRN_MEMBER void find(const step_params &p, int first, int rows) {
+        const int32_t *position = input_array(p, STEP_POSITION), *sequence = input_array(p, STEP_SEQUENCE);
+        kv = p.kv[p.layer];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int row = min_of(first + i * WARP + lane_id(), rows - 1);
+            const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
+            const int at = position[known] + row - known;
+            const int32_t *table = p.page_table + (int64_t)sequence[known] * p.table_stride;
+            slot[i] = table[at / PAGE] * PAGE + at % PAGE;
+            rope[i] = input_array(p, STEP_ROPE)[row];
+        }
+    }
+};
+
 /* The rotation of dimensions d, d + 1 of a head of q, k or v. */
-CAIRN_INLINE f32x2 turn_of(const step_params &p, int row, int head, int d) {
+CAIRN_INLINE f32x2 turn_of(const step_params &p, int rope, int head, int d) {
     if (head >= HEADS + KV_HEADS || (STILL && p.still)) return {1.0f, 0.0f};
-    return ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) + d / 2];
+    return ((const f32x2 *)p.rope)[(int64_t)rope * (HEAD_DIM / 2) + d / 2];
 }
 
 /* Where they go: the exchange or the cache. */
-CAIRN_INLINE uint32_t *place_of(const step_params &p, int row, int head, int d) {
+CAIRN_INLINE uint32_t *place_of(const step_params &p, uint16_t *kv, int row, int slot, int head, int d) {
     if (head < HEADS)
         return (uint32_t *)(buffer(p, QKV_AT) + ((int64_t)row * QKV + head * HEAD_DIM + d) * 2);
-    const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
-    const int position = input_array(p, STEP_POSITION)[known] + (JOINED ? 0 : row);
-    const int32_t *table =
-        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[known] * p.table_stride;
-    int64_t page = table[position / PAGE];
-    int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
-    return (uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d);
+    const int64_t plane = (int64_t)(slot / PAGE) * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
+    return (uint32_t *)(kv + (plane * PAGE + slot % PAGE) * HEAD_DIM + d);
 }
 
-#if CAIRN_PRODUCTS & 1
-/* Two outputs of every fourth of 32 tokens, from their row of shared memory: what a row's place and
- * rotation are read from is asked for of all before any is stored. */
-CAIRN_INLINE void place_rows(const step_params &p, int tile, const float *mine, int first, int rows) {
+/* Two outputs of every fourth of 32 tokens, from their row of shared memory, where its notes are, too. */
+CAIRN_INLINE void place_rows(const step_params &p, uint16_t *kv, int tile, const float *mine, int first, int rows) {
     constexpr int COUNT = 8, BETWEEN = WARP / 8;
     const int pair = lane_id() % 8 * 2, n = tile * 16 + pair, head = n / HEAD_DIM, d = n % HEAD_DIM;
     f32x2 turn[COUNT];
-    uint32_t *to[COUNT];
 #pragma unroll
-    for (int i = 0; i < COUNT && !BY_HEAD; i++) {
-        const int row = min_of(first + i * BETWEEN, rows - 1);
-        turn[i] = turn_of(p, row, head, d), to[i] = place_of(p, row, head, d);
-    }
+    for (int i = 0; i < COUNT && !BY_HEAD; i++)
+        turn[i] = turn_of(p, ((const int32_t *)mine)[i * BETWEEN * OUT_STRIDE + 17], head, d);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         const int row = first + i * BETWEEN;
+        const float *from = mine + i * BETWEEN * OUT_STRIDE;
         if (row >= rows) break;
-        f32x2 y = *(const f32x2 *)(mine + i * BETWEEN * OUT_STRIDE + pair);
-        if constexpr (ADAPTERS) {
-            y.x = adapted_qkv(p, y.x, row, n);
-            y.y = adapted_qkv(p, y.y, row, n + 1);
-        }
+        const f32x2 y = *(const f32x2 *)(from + pair);
         if constexpr (BY_HEAD) *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + n) = y;
-        else *to[i] = pack_f16x2(fma_f32(y.x, turn[i].x, -(y.y * turn[i].y)),
-                                 fma_f32(y.x, turn[i].y, y.y * turn[i].x));
+        else *place_of(p, kv, row, ((const int32_t *)from)[16], head, d) =
+            pack_f16x2(fma_f32(y.x, turn[i].x, -(y.y * turn[i].y)), fma_f32(y.x, turn[i].y, y.y * turn[i].x));
     }
 }
 
 /* A tile's outputs by the block's tokens, through the warp's part of shared memory. */
-CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[4], int first,
+CAIRN_INLINE void place_tile(const step_params &p, const row_notes &notes, int tile, const float (*sum)[4], int first,
                              int rows) {
     float *mine = (float *)outputs_memory() + warp_id() * TOKENS * OUT_STRIDE;
     const int row = lane_id() / 8;
     each_output(sum, 0, [&](int row, int g, float low, float high) {
         mine[row * OUT_STRIDE + g] = low, mine[row * OUT_STRIDE + 8 + g] = high;
     });
+#pragma unroll
+    for (int i = 0; i < row_notes::COUNT && !BY_HEAD; i++) {
+        int32_t *to = (int32_t *)mine + (i * WARP + lane_id()) * OUT_STRIDE + 16;
+        to[0] = notes.slot[i], to[1] = notes.rope[i];
+    }
     warp_sync();
 #pragma unroll 1
     for (int r = row; r < min_of(TOKENS, rows - first); r += WARP)
-        place_rows(p, tile, mine + r * OUT_STRIDE, first + r, rows);
+        place_rows(p, notes.kv, tile, mine + r * OUT_STRIDE, first + r, rows);
     warp_sync();
 }
 
@@ -137,12 +153,22 @@ CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[
 template <int FORMAT>
 CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t at) {
     const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
+    row_notes notes;
+    if (row_notes::EARLY && !BY_HEAD) notes.find(p, first, rows);
     product<FORMAT, HIDDEN>(p.qkv + at - from * tile_bytes<FORMAT, HIDDEN>(), end,
-                            buffer(p, NORMED_AT), first, rows, [&](const tile_sums &sum) {
+                            buffer(p, NORMED_AT), first, rows, [&](tile_sums &sum) {
+        if (!row_notes::EARLY && !BY_HEAD) notes.find(p, first, rows);
+        if constexpr (ADAPTERS)
+            add_adapters<3>(p, sum, first, rows, STEP_LOW_Q, [](int e, low_outputs &low, low_outputs &high) {
+                const int tile = tile_of(e), part = tile < K_TILE ? 0 : tile < V_TILE ? 1 : 2;
+                low = {part, (tile - (part == 0 ? 0 : part == 1 ? K_TILE : V_TILE)) * 16};
+                high = {part, low.first + 8};
+                return tile < QKV / 16;
+            });
         users_sync(); /* of the inputs in shared memory no one needs any more */
 #pragma unroll
         for (int e = 0; e < EACH; e++)
-            if (tile_of(e) < QKV / 16) place_tile(p, tile_of(e), sum.at[e], first, rows);
+            if (tile_of(e) < QKV / 16) place_tile(p, notes, tile_of(e), sum.at[e], first, rows);
     });
 }
 
@@ -173,24 +199,28 @@ constexpr int FFN_PITCH = PROMPT_WARPS * 16 + 16; /* bytes from a token's output
 
 /* The block's sums of gates and ups, gated, to `to`. SLOTS: the rows are experts' slots. */
 template <bool SLOTS>
-CAIRN_INLINE void place_gated(const step_params &p, const tile_sums &sum, uint8_t *to, int first, int rows) {
+CAIRN_INLINE void place_gated(const step_params &p, tile_sums &sum, uint8_t *to, int first, int rows) {
+    if constexpr (ADAPTERS && !SLOTS)
+        add_adapters<2>(p, sum, first, rows, STEP_LOW_GATE, [](int e, low_outputs &low, low_outputs &high) {
+            low = {0, tile_of(e) * 8}, high = {1, tile_of(e) * 8};
+            return low.first < FFN;
+        });
     users_sync(); /* of the inputs in shared memory no one needs any more */
 #pragma unroll
-    for (int e = 0; e < EACH; e++)
+    for (int e = 0; e < EACH; e++) {
+        const int n = tile_of(e) * 8;
         each_output(sum.at[e], 0, [&](int row, int g, float gate, float up) {
-            const int n = tile_of(e) * 8 + g;
-            if constexpr (ADAPTERS)
-                if (first + row < rows && n < FFN) {
-                    gate = SLOTS ? adapted_slot(p, gate, first + row, 0, n)
-                                 : adapted(p, gate, first + row, STEP_LOW_GATE, 0, n);
-                    up = SLOTS ? adapted_slot(p, up, first + row, 1, n)
-                               : adapted(p, up, first + row, STEP_LOW_UP, 1, n);
+            if constexpr (ADAPTERS && SLOTS)
+                if (first + row < rows && n + g < FFN) {
+                    gate = adapted_slot(p, gate, first + row, 0, n + g);
+                    up = adapted_slot(p, up, first + row, 1, n + g);
                 }
             float v = gated(gate, up), next = shuffle_xor(v, 4);
             if (g % 2 == 0)
                 *(uint32_t *)(outputs_memory() + (e * TOKENS + row) * FFN_PITCH +
                               operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
         });
+    }
     users_sync();
     for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += USERS) {
         const int place = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + place % TOKENS;
@@ -205,7 +235,7 @@ CAIRN_INLINE void place_gated(const step_params &p, const tile_sums &sum, uint8_
 template <int FORMAT, bool SLOTS = false>
 CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
                                 uint8_t *to, int first, int rows) {
-    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, [&](const tile_sums &sum) {
+    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, [&](tile_sums &sum) {
         place_gated<SLOTS>(p, sum, to, first, rows);
     });
 }

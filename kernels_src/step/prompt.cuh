@@ -220,6 +220,113 @@ CAIRN_INLINE void each_output(const float (*sum)[4], int first, Out out) {
             out(first + n * 8 + 2 * t + c, g, sum[n][c], sum[n][2 + c]);
 }
 
+/* ---- what rows' adapters add: y += B low, in f32, low as step_low left it ---- */
+
+constexpr int LOW_HELD = 16, LOW_PITCH = LOW_HELD + 4; /* inner values of a token in shared memory; floats between */
+constexpr int NO_ADAPTER = 0x7fffffff;
+
+/* Eight outputs of a tile: which product of the kernel they are of, and the first of them. */
+struct low_outputs {
+    int which, first;
+};
+
+/* Of so many tokens' adapters the least behind `slot`. */
+CAIRN_INLINE int next_adapter(const int32_t *slots, int tokens, int slot) {
+    int next = NO_ADAPTER;
+    for (int i = lane_id(); i < tokens; i += WARP)
+        if (slots[i] > slot) next = min_of(next, slots[i]);
+#pragma unroll
+    for (int m = 1; m < WARP; m *= 2) next = min_of(next, shuffle_xor(next, m));
+    return next;
+}
+
+/* Four values of an output's row of B, from k on; zeros behind its end. */
+CAIRN_INLINE f32x4 four_gains(const step_pair &pair, int output, int k) {
+    const float *row = pair.b + (int64_t)output * pair.rank;
+    f32x4 v = {};
+    if (!pair.a || k >= pair.rank) return v;
+    if (pair.rank % 4 == 0) return load_constant((const f32x4 *)(row + k)); /* then all rows begin at 16 bytes */
+    v.x = row[k];
+    if (k + 1 < pair.rank) v.y = row[k + 1];
+    if (k + 2 < pair.rank) v.z = row[k + 2];
+    if (k + 3 < pair.rank) v.w = row[k + 3];
+    return v;
+}
+CAIRN_INLINE float add_four(float sum, f32x4 a, f32x4 b) {
+    return fma_f32(a.w, b.w, fma_f32(a.z, b.z, fma_f32(a.y, b.y, fma_f32(a.x, b.x, sum))));
+}
+
+/* Inner values [k, k + LOW_HELD) of the block's tokens that have the adapter in `slot`, of PRODUCTS products, to shared
+ * memory; zeros where there are none. */
+template <int PRODUCTS>
+CAIRN_INLINE void hold_low(const step_params &p, const step_pair *pairs, const int32_t *slots, int slot, int from,
+                           int tokens, int k, float *memory) {
+    users_sync(); /* no one needs any more what is there */
+    for (int i = thread_id(); i < PRODUCTS * TOKENS * 4; i += USERS) {
+        const int which = i / (TOKENS * 4), token = i / 4 % TOKENS, at = k + i % 4 * 4;
+        f32x4 v = {};
+        if (token < tokens && slots[token] == slot && pairs[which].a && at < pairs[which].rank)
+            v = *(const f32x4 *)(p.low + ((int64_t)(from + token) * 3 + which) * STEP_LOW_MOST + at);
+        *(f32x4 *)(memory + (which * TOKENS + token) * LOW_PITCH + i % 4 * 4) = v;
+    }
+    users_sync();
+}
+
+/* By these to a tile's sums; bit i of `here`: the lane's i-th token has the adapter. */
+CAIRN_INLINE void add_held(float (*sum)[4], const float *memory, uint64_t here, const step_pair *pairs,
+                           low_outputs low, low_outputs high, bool same, int k) {
+    const int g = lane_id() / 4, end = min_of(LOW_HELD, max_of(pairs[low.which].rank, pairs[high.which].rank) - k);
+    const float *mine = memory + (low.which * TOKENS + lane_id() % 4 * 2) * LOW_PITCH;
+    const int other = (high.which - low.which) * TOKENS * LOW_PITCH;
+    const step_pair first = pairs[low.which], second = pairs[high.which];
+    f32x4 b = four_gains(first, low.first + g, k), c = four_gains(second, high.first + g, k);
+#pragma unroll 1
+    for (int j = 0; j < end; j += 4) {
+        const f32x4 next = four_gains(first, low.first + g, k + j + 4);
+        const f32x4 beside = four_gains(second, high.first + g, k + j + 4);
+#pragma unroll
+        for (int i = 0; i < TOKENS / 4; i++) {
+            const float *at = mine + (i / 2 * 8 + i % 2) * LOW_PITCH + j;
+            const f32x4 v = *(const f32x4 *)at, w = same ? v : *(const f32x4 *)(at + other);
+            if (!(here >> i & 1)) continue;
+            sum[i / 2][i % 2] = add_four(sum[i / 2][i % 2], b, v);
+            sum[i / 2][2 + i % 2] = add_four(sum[i / 2][2 + i % 2], c, w);
+        }
+        b = next, c = beside;
+    }
+}
+
+/* To the block's sums of the tokens from `from` on, of `rows` in all, in the kernel of PRODUCTS products from `product`
+ * (STEP_LOW_) on; find(e, low, high): whether there is a tile_of(e), and its outputs from 0 and from 8 on. All users;
+ * writes outputs_memory. */
+template <int PRODUCTS, class Find>
+CAIRN_INLINE void add_adapters(const step_params &p, tile_sums &sum, int from, int rows, int product, Find find) {
+    const int32_t *slots = input_array(p, STEP_ADAPTER) + from;
+    const int tokens = min_of(TOKENS, rows - from);
+    float *memory = (float *)outputs_memory();
+    static_assert(TOKENS <= 256, "add_adapters: bits of a lane's tokens");
+    static_assert(PRODUCTS * TOKENS * LOW_PITCH * 4 + STEP_APART_HEADER <= PROMPT_BYTES, "add_adapters: memory");
+    for (int slot = next_adapter(slots, tokens, -1); slot != NO_ADAPTER; slot = next_adapter(slots, tokens, slot)) {
+        const step_pair *pairs = p.adapters + ((int64_t)slot * LAYERS + p.layer) * STEP_LOW_PRODUCTS + product;
+        uint64_t here = 0;
+        int rank = 0;
+        for (int i = 0; i < TOKENS / 4; i++) {
+            const int token = i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
+            if (token < tokens && slots[token] == slot) here |= (uint64_t)1 << i;
+        }
+        for (int which = 0; which < PRODUCTS; which++)
+            if (pairs[which].a) rank = max_of(rank, pairs[which].rank);
+        for (int k = 0; k < rank; k += LOW_HELD) {
+            hold_low<PRODUCTS>(p, pairs, slots, slot, from, tokens, k, memory);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                low_outputs low, high;
+                if (find(e, low, high)) add_held(sum.at[e], memory, here, pairs, low, high, PRODUCTS != 2, k);
+            }
+        }
+    }
+}
+
 /* The outputs as `gained` makes them, f32 [row, 16 TILES], of the rows before `end`. */
 template <int TILES, class Gained>
 CAIRN_INLINE void store_outputs(const tile_sums &sum, int first, int end, float *out, Gained gained) {

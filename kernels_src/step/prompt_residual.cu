@@ -146,9 +146,8 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 
 constexpr int ADDED = min_of(TOKENS, 64); /* tokens whose outputs are added together */
 
-/* ADDED tokens' outputs, of a product (STEP_LOW_): what is added to is asked for of all before any is
+/* ADDED tokens' outputs: what is added to is asked for of all before any is
  * stored. */
-template <int PRODUCT>
 CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int tile, int from, int rows) {
     constexpr int COUNT = ADDED / 8;
     const int row = from + lane_id() % 4 * 2, n = tile * 16 + lane_id() / 4;
@@ -164,22 +163,26 @@ CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int ti
     for (int i = 0; i < COUNT * 4; i++) {
         const int token = i / 4 * 8 + i % 2, out = i % 4 / 2 * 8;
         if (row + token >= rows) continue;
-        float value = sum[i / 4][i % 4];
-        if constexpr (ADAPTERS) value = adapted(p, value, row + token, PRODUCT, 0, n + out);
+        const float value = sum[i / 4][i % 4];
         to[token * HIDDEN + out] = POST_NORMS ? value : was[i / 4][i % 4] + value;
     }
 }
 
-/* residual += the block's sums */
+/* residual += the block's sums, of a product (STEP_LOW_) */
 template <int PRODUCT>
-CAIRN_INLINE void add_outputs(const step_params &p, const tile_sums &sum, int first, int rows) {
+CAIRN_INLINE void add_outputs(const step_params &p, tile_sums &sum, int first, int rows) {
+    if constexpr (ADAPTERS)
+        add_adapters<1>(p, sum, first, rows, PRODUCT, [](int e, low_outputs &low, low_outputs &high) {
+            low = {0, tile_of(e) * 16}, high = {0, tile_of(e) * 16 + 8};
+            return tile_of(e) < HIDDEN / 16;
+        });
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int tile = tile_of(e);
         if (tile >= HIDDEN / 16) return;
 #pragma unroll
         for (int i = 0; i < TOKENS / 8; i += ADDED / 8)
-            add_tokens<PRODUCT>(p, sum.at[e] + i, tile, first + i * 8, rows);
+            add_tokens(p, sum.at[e] + i, tile, first + i * 8, rows);
     }
 }
 
@@ -187,7 +190,7 @@ template <int FORMAT, int INPUTS, int PRODUCT>
 CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
                                    const uint8_t *inputs) {
     const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
-    product<FORMAT, INPUTS>(weights, HIDDEN / 16, inputs, first, rows, [&](const tile_sums &sum) {
+    product<FORMAT, INPUTS>(weights, HIDDEN / 16, inputs, first, rows, [&](tile_sums &sum) {
         add_outputs<PRODUCT>(p, sum, first, rows);
     });
 }

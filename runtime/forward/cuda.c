@@ -276,10 +276,11 @@ typedef struct forward_cuda_state {
     step_row_ways row_ways;     /* of the same */
     int mergers;                /* see step_params */
     bool joint;                 /* the step that is launched selects by its kernel, see cuda_select.c */
-    jit_kernel band_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c */
+    jit_kernel band_kernels[2][STEP_FORMATS][STEP_K_ATTEND]; /* of such steps' products, see cuda_bands.c; 1: that
+                                                                heed adapters */
     size_t bands_from;          /* bytes of a layer's weights of a product that has such a kernel, at least */
-    step_flow_state bands_state;
-    bool bands_asked, banded;   /* banded: the step that is launched may run by them */
+    step_flow_state bands_state[2];
+    bool bands_asked[2], banded; /* banded: the step that is launched may run by them */
     bool joined;                /* the part that is served is such a one */
     int32_t wanted[STEP_STAGE_ROWS]; /* of it: its rows whose logits are made */
     const kv_cache *held;

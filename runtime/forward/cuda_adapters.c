@@ -57,9 +57,9 @@ static cairn_status cuda_build_low(forward_cuda_state *f, int prompt) {
                                                      constants);
     jit_program *program;
     cairn_status status = jit_get(f->dev->jit, &request, &program);
-    if (!status) status = jit_function(f->dev->jit, program, "step_low", 0, &f->low_kernels[prompt]);
+    if (!status) status = jit_function(f->dev->jit, program, "step_low", STEP_LOW_BYTES, &f->low_kernels[prompt]);
     if (!status && f->shape->experts)
-        status = jit_function(f->dev->jit, program, "step_low_slots", 0, &f->slot_kernels[prompt]);
+        status = jit_function(f->dev->jit, program, "step_low_slots", STEP_LOW_BYTES, &f->slot_kernels[prompt]);
     if (!status) status = jit_function(f->dev->jit, program, "step_own", 0, &f->own_kernels[prompt]);
     if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 64, &f->keep_kernel);
     return status;

@@ -103,7 +103,7 @@ static const jit_kernel *cuda_kernel_place(const forward_cuda_state *f, int kern
     return form == STEP_FORM_ALONE   ? &f->alone_kernels[set][kernel]
            : form == STEP_FORM_LARGE ? &f->large_kernels[set][kernel]
            : form == STEP_FORM_FEW   ? &f->few_kernels[set][kernel]
-           : form == STEP_FORM_BANDS ? &f->band_kernels[set][kernel]
+           : form == STEP_FORM_BANDS ? &f->band_kernels[0][set][kernel]
            : set                     ? &f->variants[set][kernel]
                                      : &f->kernels[kernel];
 }
@@ -124,7 +124,8 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     cuda_set_extras(f, layer, p);
     if (f->joined && cuda_joined_kernel(f, (int)kernel, set))
         return cuda_joined_kernel(f, (int)kernel, set);
-    if (f->adapts && cuda_is_adapted(product)) return &f->adapted[set][kernel];
+    if (f->adapts && cuda_is_adapted(product))
+        return f->form == STEP_FORM_BANDS ? &f->band_kernels[1][set][kernel] : &f->adapted[set][kernel];
     if (f->alone && kernel < STEP_K_ATTEND && f->alone_built[set] && product != STEP_P_OTHER)
         return &f->alone_kernels[set][kernel];
     return cuda_kernel_place(f, (int)kernel, set, f->form);

@@ -71,18 +71,22 @@ static cairn_status cuda_launch_head(forward_cuda_state *f, const step_lane *lan
  * adapters. */
 static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
                                  int first, int count) {
-    device_dims dims = {{0, 0, 1}, 128, 0, 0, true};
+    const bool prompt = lane == &f->prompt;
+    const int each = prompt ? PROMPT_LOW_ROWS : STEP_LOW_ROWS;
+    const device_dims dims = {{(unsigned)count, (unsigned)((rows + each - 1) / each), prompt ? 1 : STEP_LOW_SPLITS},
+                              STEP_LOW_THREADS, 0, STEP_LOW_BYTES, true};
     step_params p = lane->params;
     if (!f->adapts || f->wide) return CAIRN_OK;
-    dims.grid[0] = (unsigned)count, dims.grid[1] = (unsigned)rows;
     p.layer = layer, p.which = first;
-    return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
+    return device_launch(f->dev, &f->low_kernels[prompt], &dims, &p);
 }
 
 /* The same before a product of experts. */
 static cairn_status cuda_run_low_slots(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
                                        int first) {
-    device_dims dims = {{(unsigned)f->shape->experts_used, (unsigned)rows, 1}, 128, 0, 0, true};
+    const unsigned splits = lane == &f->prompt ? 1 : STEP_LOW_SPLITS;
+    const device_dims dims = {{(unsigned)f->shape->experts_used, (unsigned)rows, splits},
+                              STEP_LOW_THREADS, 0, STEP_LOW_BYTES, true};
     step_params p = lane->params;
     if (!f->adapts) return CAIRN_OK;
     p.layer = layer, p.which = first;

@@ -348,7 +348,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = cuda_wait_flow(f, kernel);
     }
-    if (!status) cuda_has_later(f, true), cuda_has_bands(f, true);
+    if (!status) cuda_has_later(f, true), cuda_has_bands(f, false, true), cuda_has_bands(f, true, true);
     for (int which = 0; which < STEP_SINGLES && !status; which++) cuda_has_single(f, which, true);
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
         status = cuda_get_joined(f, true);

@@ -337,7 +337,7 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
     f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f);
     f->chain = cuda_choose_chain(f, part->rule);
     f->row_ways = cuda_choose_row_ways(f, part->rule);
-    f->banded = part->rows > 8 && !f->adapts && !f->wide && cuda_has_bands(f, false);
+    f->banded = part->rows > 8 && !f->wide && cuda_has_bands(f, f->adapts, false);
     if (!part->watched &&
         (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
         return cuda_run_stage_graph(f, part);

@@ -456,10 +456,10 @@ static void test_chains(rig *gpu, int at) {
 static void test_bands(rig *gpu, int at) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
     const bool can = cuda_spreads(s);
-    s->bands_from = 0, s->bands_state = STEP_FLOW_WAITS, s->bands_asked = false;
-    for (int i = 0; i < 1200 && can && !cuda_has_bands(s, false) && s->bands_state == STEP_FLOW_WAITS; i++)
+    s->bands_from = 0, s->bands_state[0] = STEP_FLOW_WAITS, s->bands_asked[0] = false;
+    for (int i = 0; i < 1200 && can && !cuda_has_bands(s, false, false) && s->bands_state[0] == STEP_FLOW_WAITS; i++)
         os_sleep_us(100000);
-    tap_ok(!can || s->bands_state == STEP_FLOW_READY, "cuda, bands: their kernels are asked for, and come");
+    tap_ok(!can || s->bands_state[0] == STEP_FLOW_READY, "cuda, bands: their kernels are asked for, and come");
     test_rows(gpu, "in bands", at);
     tap_ok(forward(gpu, 0, 1, at, MANY, DENSE, MANY, logits) && s->banded == can, "cuda, bands: they serve");
 }
