@@ -819,8 +819,8 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  *
  * Higher priorities go first, then decode steps before prompts, of these who wants a first token soonest
  * (first_token_ms), then who came first; at most max_batch sessions to a forward. While others of its priority speak, a
- * prompt that is not wanted by a time waits for more prompts to share a forward with, as long as that spares those who
- * speak more than it loses: at most 10 ms. A full pool makes a request wait,
+ * prompt that is not wanted by a time, or what is left of one, waits for more to share a forward with, as long as that
+ * spares those who speak more than it loses: at most 10 ms. A full pool makes a request wait,
  * too (piece.request says so), a lower one for a higher's sake even once it has begun: its pages go and are computed
  * anew later; so do those of idle sessions, where all wait for them. It never fails midway. The blocking calls work
  * on the queue as well while they wait. Another call on the session that changes it ends its request. The session

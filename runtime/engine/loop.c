@@ -269,7 +269,9 @@ static bool loop_take_idle(cairn_model *m) {
     return true;
 }
 
-static int loop_rows_waiting(const cairn_session *s) { return s->count - s->cached + (int)s->waiting.size; }
+/* Whether it is at a prompt, and of so many rows, that are still to be computed. */
+static bool loop_reads(const cairn_session *s) { return s->phase == ENGINE_WAITS || s->phase == ENGINE_PROMPT; }
+static int loop_rows_left(const cairn_session *s) { return s->count - s->cached + (int)s->waiting.size; }
 
 /* What two prompts of so many rows in one forward spare those that speak meanwhile, against one after the other: to
  * each of them so many microseconds. */
@@ -279,9 +281,9 @@ static double loop_shared_us(const cairn_model *m, int rows, int speakers) {
                      engine_cost(m, speakers));
 }
 
-/* A prompt that has not begun, where such wait, of *rows in all, and nothing but decode steps of *speakers sessions
- * would be done meanwhile; NULL: there is none, or one that is wanted soon or outranks who speaks. */
-static const cairn_session *loop_find_waiting(const cairn_model *m, int *rows, int *speakers) {
+/* A prompt or what is left of one, where there are such, of *rows in all, and nothing but decode steps of *speakers
+ * sessions would be done meanwhile; NULL: there is none, or one that is wanted soon or outranks who speaks. */
+static const cairn_session *loop_find_prompts(const cairn_model *m, int *rows, int *speakers) {
     const cairn_session *found = NULL;
     int least = INT_MAX;
     *rows = *speakers = 0;
@@ -292,8 +294,8 @@ static const cairn_session *loop_find_waiting(const cairn_model *m, int *rows, i
     }
     for (const cairn_session *s = m->sessions; s; s = s->next) {
         if (!loop_has_work(s) || loop_decodes(s) || s->starved) continue;
-        if (s->phase != ENGINE_WAITS || s->wanted_us != INT64_MAX || s->options.priority > least) return NULL;
-        *rows += loop_rows_waiting(s);
+        if (!loop_reads(s) || s->wanted_us != INT64_MAX || s->options.priority > least) return NULL;
+        *rows += loop_rows_left(s);
         found = s;
     }
     return *speakers ? found : NULL;
@@ -302,20 +304,20 @@ static const cairn_session *loop_find_waiting(const cairn_model *m, int *rows, i
 /* Whether prompts wait for others to share a forward with: while many speak, a forward for one prompt delays them all,
  * and one for some prompts hardly longer. They do as long as pays, from the first one's first turn on, and until they
  * are a forward's rows. */
-static bool loop_holds_prompts(cairn_model *m) {
+static bool loop_holds_prompts(cairn_model *m, double limit_us) {
     enum { MOST_US = 10000, WORTH = 4 /* what a prompt waits against what others do */ };
     engine_scratch *x = m->scratch;
     const int64_t now = os_now_us();
     int rows, speakers;
-    const cairn_session *s = loop_find_waiting(m, &rows, &speakers);
-    const bool more = s && rows < m->runtime->config.prefill_chunk;
-    const double worth = more ? speakers * loop_shared_us(m, loop_rows_waiting(s), speakers) / WORTH : 0.0;
+    const cairn_session *s = loop_find_prompts(m, &rows, &speakers);
+    const bool more = s && rows < engine_slice(m, m->runtime->config.prefill_chunk, limit_us);
+    const double worth = more ? speakers * loop_shared_us(m, loop_rows_left(s), speakers) / WORTH : 0.0;
     if (!x->held_us) x->held_us = now;
     if ((double)(now - x->held_us) >= fmin(worth, MOST_US)) x->held_us = 0;
     return x->held_us != 0;
 }
 
-/* The parts of the next forward, whose layers take limit_us at most each; holds: none of prompts that wait. */
+/* The parts of the next forward, whose layers take limit_us at most each; holds: none of prompts. */
 static void loop_plan_parts(cairn_model *m, double limit_us, bool holds) {
     engine_scratch *x = m->scratch;
     int rows = x->rows, slice = engine_slice(m, m->runtime->config.prefill_chunk, limit_us);
@@ -326,7 +328,7 @@ static void loop_plan_parts(cairn_model *m, double limit_us, bool holds) {
     while (x->part_count < x->sequences && rows > 0 && (s = loop_next(m))) {
         int most = loop_decodes(s) || slice > rows ? rows : slice;
         s->turn = x->turn;
-        if (most < 1 || (holds && s->phase == ENGINE_WAITS) || !loop_put(s, most)) continue;
+        if (most < 1 || (holds && loop_reads(s)) || !loop_put(s, most)) continue;
         most = engine_part_rows(&x->parts[x->part_count - 1]);
         rows -= most;
         if (!loop_decodes(s)) slice -= most;
@@ -374,7 +376,7 @@ static bool loop_continues(const cairn_model *m) {
     int says = 0, at_work = 0;
     for (int i = 0; i < x->part_count; i++) says += x->parts[i].says > 0;
     for (const cairn_session *s = m->sessions; s; s = s->next)
-        at_work += loop_has_work(s) && !(x->held_us && s->phase == ENGINE_WAITS);
+        at_work += loop_has_work(s) && !(x->held_us && loop_reads(s));
     return says == x->part_count && says == at_work && !x->profile && m->runtime->config.slice_us == 0;
 }
 
@@ -389,7 +391,7 @@ static bool loop_plan(cairn_model *m, double limit_us) {
     loop_end_cancelled(m);
     loop_make_way(m);
     range = TRACE_OPEN(dev, "plan", false);
-    if (loop_holds_prompts(m)) loop_plan_parts(m, limit_us, true);
+    if (loop_holds_prompts(m, limit_us)) loop_plan_parts(m, limit_us, true);
     while (!m->scratch->part_count) {
         loop_plan_parts(m, limit_us, false);
         if (!m->scratch->part_count && !loop_put_aside(m) && !loop_take_idle(m)) break;

@@ -497,36 +497,35 @@ static void test_priority(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
-/* A prompt waits for others while two sessions speak, where a forward for two prompts is told to cost what one for one
- * does: some milliseconds, unless its first token is wanted soon. */
+/* Prompts wait for others while two sessions speak, where a forward for two is told to cost what one for one does: some
+ * milliseconds, not where their first tokens are wanted by a time, they outrank who speaks, or are a forward's rows.
+ * All are told. */
 static void test_company(cairn_runtime *rt) {
-    static const char prompt[] = "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd";
+    const int chunk = rt->config.prefill_chunk;
     cairn_generate_options o = endless(60);
     cairn_status status = CAIRN_OK;
     int32_t pending = 3;
-    int64_t waited[2] = {0, 0};
-    bool speak = false;
-    for (int soon = 0; soon < 2; soon++) {
-        if (!open_three(rt)) return;
-        engine_scratch *x = model->scratch;
-        for (int i = 0; i < 2 && !status; i++) status = cairn_generate_submit(three[i], "abc", &o);
-        for (int i = 0; i < 400 && !status && !(loop_decodes(three[0]) && loop_decodes(three[1])); i++)
-            status = cairn_step(model, 1, &pending), os_sleep_us(100);
-        for (int i = 0; i < ENGINE_COSTS; i++) x->cost_us[i] = i < 3 ? 1.0 : 1e6;
-        o.first_token_ms = soon ? 1000 : 0;
-        if (!status) status = cairn_generate_submit(three[2], prompt, &o);
-        const int64_t start = os_now_us();
-        while (!status && three[2]->phase == ENGINE_WAITS && os_now_us() - start < 5000000)
-            status = cairn_step(model, 1, &pending), os_sleep_us(100);
-        waited[soon] = os_now_us() - start;
-        speak = soon ? speak : three[0]->phase == ENGINE_SAYS && three[1]->phase == ENGINE_SAYS;
-        o.first_token_ms = 0;
-        while (!status && pending) status = cairn_step(model, 1000, &pending);
-        cairn_model_free(model);
-    }
-    tap_ok(!status && !pending && (waited[0] >= 10000 || !speak) && waited[1] < 5000000,
-           "on %s: a prompt begins after %lld us beside two that speak, wanted soon after %lld", where,
-           (long long)waited[0], (long long)waited[1]);
+    bool held, again, late, wanted, outranks, full;
+    if (!open_three(rt)) return;
+    for (int i = 0; i < 2 && !status; i++) status = cairn_generate_submit(three[i], "abc", &o);
+    for (int i = 0; i < 400 && !status && !(loop_decodes(three[0]) && loop_decodes(three[1])); i++)
+        status = cairn_step(model, 1, &pending);
+    for (int i = 0; i < ENGINE_COSTS; i++) model->scratch->cost_us[i] = i < 3 ? 1.0 : 1e6;
+    if (!status) status = cairn_generate_submit(three[2], "abcdabcdabcdabcdabcd", &o);
+    held = loop_decodes(three[0]) && loop_decodes(three[1]) && loop_holds_prompts(model, ENGINE_NO_LIMIT);
+    os_sleep_us(10100);
+    late = loop_holds_prompts(model, ENGINE_NO_LIMIT), again = loop_holds_prompts(model, ENGINE_NO_LIMIT);
+    three[2]->wanted_us = os_now_us() + 1000000, wanted = loop_holds_prompts(model, ENGINE_NO_LIMIT);
+    three[2]->wanted_us = INT64_MAX, three[2]->options.priority = 1;
+    outranks = loop_holds_prompts(model, ENGINE_NO_LIMIT);
+    three[2]->options.priority = 0, rt->config.prefill_chunk = 4;
+    full = loop_holds_prompts(model, ENGINE_NO_LIMIT);
+    rt->config.prefill_chunk = chunk;
+    while (!status && pending) status = cairn_step(model, 1000, &pending);
+    tap_ok(!status && held && !late && again && !wanted && !outranks && !full,
+           "on %s: a prompt waits for others (%d), until (%d, %d); wanted soon (%d), first (%d), of a forward's rows (%d)",
+           where, held, late, again, wanted, outranks, full);
+    cairn_model_free(model);
 }
 
 /* Of prompts of one priority the one whose first token is wanted soonest is first, whoever came before;
