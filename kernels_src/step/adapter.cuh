@@ -20,6 +20,8 @@ constexpr int64_t A_DOWN = A_GATE + A_HIDDEN, A_LAYER = A_DOWN + FFN * 32;
 constexpr int B_O = QKV, B_GATE = B_O + HIDDEN, B_DOWN = B_GATE + 2 * FFN, B_LAYER = B_DOWN + HIDDEN;
 constexpr int K_TILE = HEADS * HEAD_DIM / 16, KV_TILES = KV_HEADS * HEAD_DIM / 16;
 constexpr int V_TILE = K_TILE + KV_TILES;
+/* Which of q, k and v a tile of these is of. */
+CAIRN_INLINE int qkv_part(int tile) { return tile < K_TILE ? 0 : tile < V_TILE ? 1 : 2; }
 constexpr int64_t LOW_BYTES = A_LAYER + B_LAYER * LOW * 4;
 CAIRN_INLINE const uint8_t *low_layer(const step_params &p, int layer) {
     return p.low_tiles + layer * LOW_BYTES;
@@ -49,7 +51,7 @@ template <int PRODUCT> struct flow_low {
     const uint8_t *at; /* of the layer */
 
     CAIRN_MEMBER const uint8_t *tile(int number) const {
-        const int part = number < K_TILE ? 0 : number < V_TILE ? 1 : 2;
+        const int part = qkv_part(number);
         return at + (PRODUCT == STEP_LOW_Q      ? part * A_HIDDEN
                      : PRODUCT == STEP_LOW_O    ? A_O
                      : PRODUCT == STEP_LOW_GATE ? A_GATE
@@ -81,27 +83,38 @@ template <int PRODUCT> using stage_low =
 
 /* ---- before the product ---- */
 
+/* What the adapter in a slot has for the products of a layer. */
+CAIRN_INLINE const step_pair *pairs_of(const step_params &p, int slot, int layer) {
+    return p.adapters + ((int64_t)slot * LAYERS + layer) * STEP_LOW_PRODUCTS;
+}
+
 /* What a row's adapter has for a product of a layer, of the kernel's; a is NULL: nothing. */
 CAIRN_INLINE step_pair pair_of(const step_params &p, int row, int product, int layer) {
     const int slot = p.input[STEP_HEAD + STEP_ADAPTER * p.capacity + row];
     if (slot < 0) return step_pair{nullptr, nullptr, 0, 0};
-    return p.adapters[((int64_t)slot * LAYERS + layer) * STEP_LOW_PRODUCTS + product];
+    return pairs_of(p, slot, layer)[product];
 }
 CAIRN_INLINE step_pair pair_of(const step_params &p, int row, int product) { return pair_of(p, row, product, p.layer); }
+
+/* A row's inner values of the product that is `which` of its kernel. */
+CAIRN_INLINE float *inner_values(const step_params &p, int64_t row, int which) {
+    return p.low + (row * 3 + which) * STEP_LOW_MOST;
+}
+
+CAIRN_INLINE float add_four(float sum, f32x4 a, f32x4 b) {
+    return fma_f32(a.w, b.w, fma_f32(a.z, b.z, fma_f32(a.y, b.y, fma_f32(a.x, b.x, sum))));
+}
 
 /* value, and what a pair adds to output n of the product that is `which` of its kernel. */
 CAIRN_INLINE float added_low(const step_params &p, float value, const step_pair &pair, int row,
                              int which, int n) {
     if (!pair.a) return value;
-    const float *low = p.low + ((int64_t)row * 3 + which) * STEP_LOW_MOST;
+    const float *low = inner_values(p, row, which);
     const float *b = pair.b + (int64_t)n * pair.rank;
     const int fours = pair.rank % 4 == 0 ? pair.rank : 0; /* then rows of B begin at 16 bytes */
     float sum = 0.0f;
-    for (int k = 0; k < fours; k += 4) {
-        const f32x4 gain = load_constant((const f32x4 *)(b + k)), inner = *(const f32x4 *)(low + k);
-        sum = fma_f32(gain.y, inner.y, fma_f32(gain.x, inner.x, sum));
-        sum = fma_f32(gain.w, inner.w, fma_f32(gain.z, inner.z, sum));
-    }
+    for (int k = 0; k < fours; k += 4)
+        sum = add_four(sum, load_constant((const f32x4 *)(b + k)), *(const f32x4 *)(low + k));
     for (int k = fours; k < pair.rank; k++) sum = fma_f32(b[k], low[k], sum);
     return value + sum;
 }
@@ -116,7 +129,7 @@ CAIRN_INLINE float adapted(const step_params &p, float value, int row, int produ
 /* Of a slot of experts (step/families.cuh): step_low_slots leaves in the last third of its inner values
  * what its row's adapter has for its expert, of gate and up, or of down. */
 CAIRN_INLINE step_pair *slot_pairs(const step_params &p, int64_t slot) {
-    return (step_pair *)(p.low + (slot * 3 + 2) * STEP_LOW_MOST);
+    return (step_pair *)inner_values(p, slot, 2);
 }
 
 /* value, and what is added to output n of a slot's product `which`. */

@@ -69,7 +69,8 @@
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
-constexpr int OUT_STRIDE = 20; /* floats, of a row's 16 outputs in shared memory */
+constexpr int OUT_STRIDE = 20; /* floats, of a row's 16 outputs in shared memory and, behind them, its notes */
+constexpr int SLOT_NOTE = 16, ROPE_NOTE = 17;
 
 #if CAIRN_PRODUCTS & 1
 /* What outputs of rows lane_id() + 32 i of the block need to know: the slots of the cache that are the rows', and which
@@ -116,7 +117,7 @@ CAIRN_INLINE void place_rows(const step_params &p, uint16_t *kv, int tile, const
     f32x2 turn[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT && !BY_HEAD; i++)
-        turn[i] = turn_of(p, ((const int32_t *)mine)[i * BETWEEN * OUT_STRIDE + 17], head, d);
+        turn[i] = turn_of(p, ((const int32_t *)mine)[i * BETWEEN * OUT_STRIDE + ROPE_NOTE], head, d);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         const int row = first + i * BETWEEN;
@@ -124,7 +125,7 @@ CAIRN_INLINE void place_rows(const step_params &p, uint16_t *kv, int tile, const
         if (row >= rows) break;
         const f32x2 y = *(const f32x2 *)(from + pair);
         if constexpr (BY_HEAD) *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + n) = y;
-        else *place_of(p, kv, row, ((const int32_t *)from)[16], head, d) =
+        else *place_of(p, kv, row, ((const int32_t *)from)[SLOT_NOTE], head, d) =
             pack_f16x2(fma_f32(y.x, turn[i].x, -(y.y * turn[i].y)), fma_f32(y.x, turn[i].y, y.y * turn[i].x));
     }
 }
@@ -139,8 +140,8 @@ CAIRN_INLINE void place_tile(const step_params &p, const row_notes &notes, int t
     });
 #pragma unroll
     for (int i = 0; i < row_notes::COUNT && !BY_HEAD; i++) {
-        int32_t *to = (int32_t *)mine + (i * WARP + lane_id()) * OUT_STRIDE + 16;
-        to[0] = notes.slot[i], to[1] = notes.rope[i];
+        int32_t *to = (int32_t *)mine + (i * WARP + lane_id()) * OUT_STRIDE;
+        to[SLOT_NOTE] = notes.slot[i], to[ROPE_NOTE] = notes.rope[i];
     }
     warp_sync();
 #pragma unroll 1
@@ -160,7 +161,7 @@ CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t a
         if (!row_notes::EARLY && !BY_HEAD) notes.find(p, first, rows);
         if constexpr (ADAPTERS)
             add_adapters<3>(p, sum, first, rows, STEP_LOW_Q, [](int e, low_outputs &low, low_outputs &high) {
-                const int tile = tile_of(e), part = tile < K_TILE ? 0 : tile < V_TILE ? 1 : 2;
+                const int tile = tile_of(e), part = qkv_part(tile);
                 low = {part, (tile - (part == 0 ? 0 : part == 1 ? K_TILE : V_TILE)) * 16};
                 high = {part, low.first + 8};
                 return tile < QKV / 16;
@@ -207,20 +208,19 @@ CAIRN_INLINE void place_gated(const step_params &p, tile_sums &sum, uint8_t *to,
         });
     users_sync(); /* of the inputs in shared memory no one needs any more */
 #pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        const int n = tile_of(e) * 8;
+    for (int e = 0; e < EACH; e++)
         each_output(sum.at[e], 0, [&](int row, int g, float gate, float up) {
+            const int n = tile_of(e) * 8 + g;
             if constexpr (ADAPTERS && SLOTS)
-                if (first + row < rows && n + g < FFN) {
-                    gate = adapted_slot(p, gate, first + row, 0, n + g);
-                    up = adapted_slot(p, up, first + row, 1, n + g);
+                if (first + row < rows && n < FFN) {
+                    gate = adapted_slot(p, gate, first + row, 0, n);
+                    up = adapted_slot(p, up, first + row, 1, n);
                 }
             float v = gated(gate, up), next = shuffle_xor(v, 4);
             if (g % 2 == 0)
                 *(uint32_t *)(outputs_memory() + (e * TOKENS + row) * FFN_PITCH +
                               operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
         });
-    }
     users_sync();
     for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += USERS) {
         const int place = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + place % TOKENS;

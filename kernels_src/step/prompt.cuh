@@ -252,9 +252,6 @@ CAIRN_INLINE f32x4 four_gains(const step_pair &pair, int output, int k) {
     if (k + 3 < pair.rank) v.w = row[k + 3];
     return v;
 }
-CAIRN_INLINE float add_four(float sum, f32x4 a, f32x4 b) {
-    return fma_f32(a.w, b.w, fma_f32(a.z, b.z, fma_f32(a.y, b.y, fma_f32(a.x, b.x, sum))));
-}
 
 /* Inner values [k, k + LOW_HELD) of the block's tokens that have the adapter in `slot`, of PRODUCTS products, to shared
  * memory; zeros where there are none. */
@@ -266,7 +263,7 @@ CAIRN_INLINE void hold_low(const step_params &p, const step_pair *pairs, const i
         const int which = i / (TOKENS * 4), token = i / 4 % TOKENS, at = k + i % 4 * 4;
         f32x4 v = {};
         if (token < tokens && slots[token] == slot && pairs[which].a && at < pairs[which].rank)
-            v = *(const f32x4 *)(p.low + ((int64_t)(from + token) * 3 + which) * STEP_LOW_MOST + at);
+            v = *(const f32x4 *)(inner_values(p, from + token, which) + at);
         *(f32x4 *)(memory + (which * TOKENS + token) * LOW_PITCH + i % 4 * 4) = v;
     }
     users_sync();
@@ -307,7 +304,7 @@ CAIRN_INLINE void add_adapters(const step_params &p, tile_sums &sum, int from, i
     static_assert(TOKENS <= 256, "add_adapters: bits of a lane's tokens");
     static_assert(PRODUCTS * TOKENS * LOW_PITCH * 4 + STEP_APART_HEADER <= PROMPT_BYTES, "add_adapters: memory");
     for (int slot = next_adapter(slots, tokens, -1); slot != NO_ADAPTER; slot = next_adapter(slots, tokens, slot)) {
-        const step_pair *pairs = p.adapters + ((int64_t)slot * LAYERS + p.layer) * STEP_LOW_PRODUCTS + product;
+        const step_pair *pairs = pairs_of(p, slot, p.layer) + product;
         uint64_t here = 0;
         int rank = 0;
         for (int i = 0; i < TOKENS / 4; i++) {

@@ -146,8 +146,7 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 
 constexpr int ADDED = min_of(TOKENS, 64); /* tokens whose outputs are added together */
 
-/* ADDED tokens' outputs: what is added to is asked for of all before any is
- * stored. */
+/* ADDED tokens' outputs: what is added to is asked for of all before any is stored. */
 CAIRN_INLINE void add_tokens(const step_params &p, const float (*sum)[4], int tile, int from, int rows) {
     constexpr int COUNT = ADDED / 8;
     const int row = from + lane_id() % 4 * 2, n = tile * 16 + lane_id() / 4;

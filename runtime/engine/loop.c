@@ -18,6 +18,10 @@ static bool loop_decodes(const cairn_session *s) {
     return s->phase == ENGINE_SAYS && s->count - s->cached == 1;
 }
 
+/* Whether it is at a prompt, and how many rows of that are still to be computed. */
+static bool loop_reads(const cairn_session *s) { return s->phase == ENGINE_WAITS || s->phase == ENGINE_PROMPT; }
+static int loop_rows_left(const cairn_session *s) { return s->count - s->cached + (int)s->waiting.size; }
+
 /* When its first token is wanted that is still to come. */
 static int64_t loop_wanted_us(const cairn_session *s) {
     return s->phase == ENGINE_SAYS ? INT64_MAX : s->wanted_us;
@@ -79,7 +83,7 @@ static void loop_rest(cairn_session *s) {
 
 /* Ends the request before its time; a prompt that was not done leaves the sequence. */
 static void loop_end(cairn_session *s, cairn_stop stop, cairn_status status) {
-    bool prompt = s->phase == ENGINE_WAITS || s->phase == ENGINE_PROMPT, appending = s->appending;
+    bool prompt = loop_reads(s), appending = s->appending;
     engine_note_error(s, status);
     s->outcome = status;
     if (s->phase == ENGINE_PROMPT) engine_take_back(s, s->held_before, s->cached_before);
@@ -269,10 +273,6 @@ static bool loop_take_idle(cairn_model *m) {
     return true;
 }
 
-/* Whether it is at a prompt, and of so many rows, that are still to be computed. */
-static bool loop_reads(const cairn_session *s) { return s->phase == ENGINE_WAITS || s->phase == ENGINE_PROMPT; }
-static int loop_rows_left(const cairn_session *s) { return s->count - s->cached + (int)s->waiting.size; }
-
 /* What two prompts of so many rows in one forward spare those that speak meanwhile, against one after the other: to
  * each of them so many microseconds. */
 static double loop_shared_us(const cairn_model *m, int rows, int speakers) {
@@ -285,20 +285,22 @@ static double loop_shared_us(const cairn_model *m, int rows, int speakers) {
  * sessions would be done meanwhile; NULL: there is none, or one that is wanted soon or outranks who speaks. */
 static const cairn_session *loop_find_prompts(const cairn_model *m, int *rows, int *speakers) {
     const cairn_session *found = NULL;
-    int least = INT_MAX;
+    int least = INT_MAX, most = INT_MIN; /* priorities of those that speak, and of prompts */
     *rows = *speakers = 0;
     for (const cairn_session *s = m->sessions; s; s = s->next) {
-        if (!loop_has_work(s) || !loop_decodes(s) || s->starved) continue;
-        ++*speakers;
-        if (s->options.priority < least) least = s->options.priority;
-    }
-    for (const cairn_session *s = m->sessions; s; s = s->next) {
-        if (!loop_has_work(s) || loop_decodes(s) || s->starved) continue;
-        if (!loop_reads(s) || s->wanted_us != INT64_MAX || s->options.priority > least) return NULL;
+        const int priority = s->options.priority;
+        if (!loop_has_work(s) || s->starved) continue;
+        if (loop_decodes(s)) {
+            ++*speakers;
+            least = priority < least ? priority : least;
+            continue;
+        }
+        if (!loop_reads(s) || s->wanted_us != INT64_MAX) return NULL;
         *rows += loop_rows_left(s);
+        most = priority > most ? priority : most;
         found = s;
     }
-    return *speakers ? found : NULL;
+    return *speakers && most <= least ? found : NULL;
 }
 
 /* Whether prompts wait for others to share a forward with: while many speak, a forward for one prompt delays them all,

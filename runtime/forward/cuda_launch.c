@@ -67,14 +67,19 @@ static cairn_status cuda_launch_head(forward_cuda_state *f, const step_lane *lan
     return status ? status : cuda_finish(f, lane, rows, blocks, false);
 }
 
+/* Of x by y blocks that make inner values, of steps several times that share them. */
+static device_dims cuda_low_dims(const forward_cuda_state *f, const step_lane *lane, int x, int y) {
+    return (device_dims){{(unsigned)x, (unsigned)y, lane == &f->prompt ? 1 : STEP_LOW_SPLITS},
+                         STEP_LOW_THREADS, 0, STEP_LOW_BYTES, true};
+}
+
 /* Before a kernel with `count` products from `first` (STEP_LOW_) on: their inner values, where rows have
  * adapters. */
 static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
                                  int first, int count) {
     const bool prompt = lane == &f->prompt;
     const int each = prompt ? PROMPT_LOW_ROWS : STEP_LOW_ROWS;
-    const device_dims dims = {{(unsigned)count, (unsigned)((rows + each - 1) / each), prompt ? 1 : STEP_LOW_SPLITS},
-                              STEP_LOW_THREADS, 0, STEP_LOW_BYTES, true};
+    const device_dims dims = cuda_low_dims(f, lane, count, (rows + each - 1) / each);
     step_params p = lane->params;
     if (!f->adapts || f->wide) return CAIRN_OK;
     p.layer = layer, p.which = first;
@@ -84,9 +89,7 @@ static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, i
 /* The same before a product of experts. */
 static cairn_status cuda_run_low_slots(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
                                        int first) {
-    const unsigned splits = lane == &f->prompt ? 1 : STEP_LOW_SPLITS;
-    const device_dims dims = {{(unsigned)f->shape->experts_used, (unsigned)rows, splits},
-                              STEP_LOW_THREADS, 0, STEP_LOW_BYTES, true};
+    const device_dims dims = cuda_low_dims(f, lane, f->shape->experts_used, rows);
     step_params p = lane->params;
     if (!f->adapts) return CAIRN_OK;
     p.layer = layer, p.which = first;
