@@ -87,8 +87,8 @@ else
 fi
 
 printf '#define CAIRN_IMPLEMENTATION\n#include "runtime.h"\n' > "$work/implement.c"
-check "two units, one of them the implementation, make a program" sh -c "
-    $CC -std=c11 -O0 -DCAIRN_NO_LUA -I. -c '$work/implement.c' -o '$work/implement.o' &&
+check "two units, one of them the implementation, make a program, and not a warning" sh -c "
+    $CC -std=c11 -O0 -Wall -Wextra -Werror -DCAIRN_NO_LUA -I. -c '$work/implement.c' -o '$work/implement.o' &&
     $CC -std=c11 -I. '$work/declare.c' '$work/implement.o' -o '$work/two' $libraries"
 check "that program runs" "$work/two"
 

@@ -207,8 +207,9 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool m
                                VEC_MUL(scales[h], VEC_SET(x->scale[r * (x->apart / 32)])),
                                total[r]);
     }
+    if (!minima) return;
     VEC_UNROLL
-    for (int r = 0; r < rows && minima; r++)
+    for (int r = 0; r < rows; r++)
         total[r] = VEC_FMA(*minimum, VEC_SET(x->lies[r * (x->apart / 32)]), total[r]);
 }
 
