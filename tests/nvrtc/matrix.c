@@ -3,7 +3,7 @@
  * architectures from sm_80 to sm_121 that NVRTC knows, whose code differs little: with
  * CAIRN_TEST_LONG=1 each is compiled for each.
  * Within the whole suite (CAIRN_TEST_TURNS=1, run.sh says why) an instance but the first takes its turn
- * at one of the three, and the first at one of all others, by CAIRN_SEED.
+ * at one of the three or none, and the first at one of all others, by CAIRN_SEED.
  * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have
  * no static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
  *
@@ -416,9 +416,10 @@ static bool has_turn(int kernel, int arch, int turn) {
     return true;
 }
 
-/* Whether another instance is compiled for wide[a], of which those from `first` on know it. */
+/* Whether another instance is compiled for wide[a], of which those from `first` on know it: where turns are taken,
+ * every other time for none. */
 static bool instance_has_turn(int kernel, int instance, int a, int first, int turn) {
-    return turn < 0 || a == first + (kernel + instance + turn) % (3 - first);
+    return turn < 0 || a == first + (kernel + instance + turn) % (2 * (3 - first));
 }
 
 static void check_kernel(const source *kernel, int part, int parts, int *job) {

@@ -6,7 +6,7 @@
 # instance's own code is the same on each. What may differ by both is how many registers the assembler
 # takes. So `./build.sh test nvrtc` compiles the full product, and should after a kernel changed; within
 # the whole suite, which runs for every change of anything, an instance takes its turn at one of the three
-# by the tree's seed: each change tries another third.
+# by the tree's seed, every other time: each change tries another sixth.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/nvrtc_matrix

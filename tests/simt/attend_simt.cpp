@@ -302,7 +302,9 @@ static void check_dense(world &w) {
         const uint32_t blocks = std::max(runs, (uint32_t)LAYOUT_SELECT_CLUSTER);
         tap_ok(w.clustered(blocks) == first && w.clustered(RUNS) == first,
                "and its %u runs by clusters of %u and of %d", runs, blocks, (int)RUNS);
-        tap_ok(w.relayed(1) == first && w.relayed(3) == first, "and by words that blocks of the last runs await");
+        const bool together = runs <= 8; /* blocks that await each other run at once: thousands of stacks */
+        tap_ok(w.relayed(1) == first && (!together || w.relayed(3) == first),
+               "and by words that blocks of the last runs await%s", together ? "" : ", one run's");
     }
 }
 

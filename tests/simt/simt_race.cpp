@@ -178,9 +178,15 @@ static inline Page *find_page(uintptr_t number) {
 }
 
 void forget(const void *p, size_t bytes) {
-    for (uintptr_t at = (uintptr_t)p / 4, end = ((uintptr_t)p + bytes + 3) / 4; at < end; at++) {
-        Cell &c = find_page(at / cells_per_page)->cells[at % cells_per_page];
-        if (c.launch) c.launch = 0; /* no launch's, nor the one before any */
+    const uintptr_t end = ((uintptr_t)p + bytes + 3) / 4;
+    for (uintptr_t at = (uintptr_t)p / 4, next; at < end; at = next) {
+        const auto found = pages.find(at / cells_per_page);
+        next = (at / cells_per_page + 1) * cells_per_page;
+        if (found == pages.end()) continue; /* nothing has been seen there */
+        for (; at < next && at < end; at++) {
+            Cell &c = found->second->cells[at % cells_per_page];
+            if (c.launch) c.launch = 0; /* no launch's, nor the one before any */
+        }
     }
 }
 
