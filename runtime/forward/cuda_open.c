@@ -40,7 +40,7 @@ static cairn_status cuda_fill_ropes(forward_cuda_state *f) {
 
 /* A power of two that brings the first layer's typical x weight to 2^-7: the residual stream may
  * grow two million times before f16 overflows, and what f16 loses below is far under the sum's
- * error. */
+ * error. Rows that are not numbers are left out: tokens beside a damaged one are computed as ever. */
 static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
     const model_weight *embed = &m->plan.embed;
     const float *norm = m->plan.layers[0].parts[PLAN_MIXER_NORM].values;
@@ -50,10 +50,11 @@ static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
     float values[STEP_MOST_VALUES];
     float buffer[STEP_MOST_VALUES]; /* no block type is wider */
     double sum = 0.0;
-    int64_t count = 0;
+    int64_t looked = 0, count = 0;
     int exponent;
-    for (int64_t r = 0; r < embed->rows; r += 1 + embed->rows / 64, count += some) {
-        int64_t at = count % n / some * some;
+    for (int64_t r = 0; r < embed->rows; r += 1 + embed->rows / 64, looked += some) {
+        int64_t at = looked % n / some * some;
+        double squares = 0.0;
         const uint8_t *data = gguf_fetch(&m->file, embed->at + (uint64_t)r * bytes +
                                                        block_row_bytes(type, at),
                                          block_row_bytes(type, some), buffer);
@@ -61,8 +62,9 @@ static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
         type->dequantize(data, values, some);
         for (int i = 0; i < some; i++) {
             double x = (double)values[i] * (double)norm[at + i];
-            sum += x * x;
+            squares += x * x;
         }
+        if (isfinite(squares)) sum += squares, count += some;
     }
     sum = sqrt(sum / (double)count);
     if (m->plan.embed_scale > 0.0f) sum *= (double)m->plan.embed_scale;

@@ -115,6 +115,13 @@ static bool tells(cairn_status status, const char *text, const char *call, int t
 
 enum { FAILS, STAYS, LONGER, LINES };
 
+static double stays_nll; /* of the line that stays, by the sound file */
+
+static cairn_status eval_line(cairn_model *m, const line *l, double *nll) {
+    const cairn_eval_args a = {.struct_size = sizeof a, .ids = l->ids, .count = l->count};
+    return cairn_eval(m, &a, nll);
+}
+
 static bool say_sound(const way *w, line *lines) {
     cairn_model *m = NULL;
     way plain = *w;
@@ -128,6 +135,7 @@ static bool say_sound(const way *w, line *lines) {
         fine = !cairn_session_open(m, &s) && !say(s, w, &given, i == LONGER ? 5 : SAID, &lines[i]);
         cairn_session_close(s);
     }
+    fine = fine && !eval_line(m, &lines[STAYS], &stays_nll);
     if (rt && !fine) tap_note("%s", cairn_last_error(rt));
     cairn_close(rt);
     return fine;
@@ -283,6 +291,10 @@ static void test_way(const way *w, uint64_t seed) {
     tap_ok(write_model(broken), "a file in which token %d is NaN", token);
     state = now, small_broken = -1;
     if (!(rt = open_way(w, broken, &m))) return;
+    double nll = 0.0;
+    const cairn_status status = eval_line(m, &lines[STAYS], &nll);
+    tap_ok(!status && nll == stays_nll,
+           "%s, %s: other tokens have the bits of the sound file: %.9g, %.9g", where, w->name, nll, stays_nll);
     test_alone(m, w, lines, &want);
     test_beside(m, w, lines, &want);
     test_pages(m, w, lines);

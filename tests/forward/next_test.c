@@ -219,7 +219,7 @@ static bool speak(rig *a, rig *b, int seed, int tokens) {
     return a->running && same_ids(a, b);
 }
 
-/* Steps that are begun are taken: one at least in as many tokens as four steps say at most, with drafts. */
+/* Steps that are begun are taken: one at least within eight tokens, four steps or more even if drafts hold. */
 static void test_taken(rig *a, rig *b) {
     const int begun = a->begun, taken = a->taken;
     const bool fine = speak(a, b, 1000, 8);
