@@ -39,6 +39,18 @@ CAIRN_INLINE constexpr int packed_unit_bytes(int format) {
 
 template <int FORMAT> struct packed;
 
+/* Two of the same f16. */
+CAIRN_INLINE uint32_t twice(uint16_t half) { return byte_permute(half, 0, 0x1010u); }
+
+/* Two nibbles of a word, bits 4 i.. and 16 + 4 i.., less BASE (0 or 8), exactly: as 1024 + n, or, in place of a
+ * shift, as 1024 + 16 n. i: known when compiled. */
+template <int BASE> CAIRN_INLINE uint32_t nibbles_f16x2(uint32_t word, int i) {
+    const uint32_t two = i / 2 ? word >> 8 : word;
+    if (i % 2 == 0)
+        return sub_f16x2(logic3<0xea>(two, 0x000f000fu, 0x64006400u), BASE ? 0x64086408u : 0x64006400u);
+    return fma_f16x2(logic3<0xea>(two, 0x00f000f0u, 0x64006400u), 0x2c002c00u, BASE ? 0xd480d480u : 0xd400d400u);
+}
+
 template <> struct packed<PACK_4> {
     static constexpr int UNIT_BYTES = 320;
     u32x2 nibbles, scale;
@@ -55,10 +67,8 @@ template <> struct packed<PACK_4> {
         uint32_t d1 = byte_permute(scale.y, 0, 0x1010), m1 = byte_permute(scale.y, 0, 0x3232);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t n0 = (nibbles.x >> 4 * i & 0x000f000fu) | 0x64006400u;
-            uint32_t n1 = (nibbles.y >> 4 * i & 0x000f000fu) | 0x64006400u;
-            a[2 * i] = fma_f16x2(sub_f16x2(n0, 0x64006400u), d0, m0);
-            a[2 * i + 1] = fma_f16x2(sub_f16x2(n1, 0x64006400u), d1, m1);
+            a[2 * i] = fma_f16x2(nibbles_f16x2<0>(nibbles.x, i), d0, m0);
+            a[2 * i + 1] = fma_f16x2(nibbles_f16x2<0>(nibbles.y, i), d1, m1);
         }
     }
     template <int> static CAIRN_MEMBER float value(const uint8_t *tile, int number, int row,
@@ -151,10 +161,8 @@ template <bool MINIMA> struct packed_nibbles {
         const uint32_t word[2] = {words.x, words.y};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint32_t n = logic3<0xea>(word[i / 4] >> 4 * (i % 4), 0x000f000fu, 0x64006400u);
-            uint32_t d = scale[i % 2] * 0x10001u;
-            a[i] = MINIMA ? fma_f16x2(sub_f16x2(n, 0x64006400u), d, minimum[i % 2] * 0x10001u)
-                          : mul_f16x2(sub_f16x2(n, 0x64086408u), d);
+            const uint32_t n = nibbles_f16x2<MINIMA ? 0 : 8>(word[i / 4], i % 4), d = twice(scale[i % 2]);
+            a[i] = MINIMA ? fma_f16x2(n, d, twice(minimum[i % 2])) : mul_f16x2(n, d);
         }
     }
     template <int G>
@@ -192,7 +200,7 @@ template <> struct packed<PACK_Q8_0> {
         for (int i = 0; i < 8; i++) {
             uint32_t n = byte_permute(word[i % 2 * 2 + i / 4], 0x64646464u,
                                       i / 2 % 2 ? 0x4342u : 0x4140u); /* 1024 + n */
-            a[i] = mul_f16x2(sub_f16x2(n, 0x64806480u), scale[i % 2] * 0x10001u);
+            a[i] = mul_f16x2(sub_f16x2(n, 0x64806480u), twice(scale[i % 2]));
         }
     }
     template <int G>
@@ -274,7 +282,7 @@ template <int FORMAT> struct packed_upper_nibbles {
         for (int i = 0; i < 2; i++) {
             const uint32_t both = byte_permute(here, 0x64646464u, i ? 0x4141u : 0x4040u);
             s[i] = sub_f16x2(both, UPPER == 2 ? 0x64806480u : 0x64006400u);
-            low[i] = minimum[i] * 0x10001u;
+            low[i] = twice(minimum[i]);
             if (SUPER && UPPER < 2)
                 low[i] = mul_f16x2(low[i] ^ 0x80008000u,
                                    sub_f16x2(byte_permute(here, 0x64646464u, i ? 0x4343u : 0x4242u),
@@ -282,14 +290,16 @@ template <int FORMAT> struct packed_upper_nibbles {
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            uint32_t n = logic3<0xea>(word[i / 4] >> 4 * (i % 4), 0x000f000fu, 0x64006400u);
-            if (UPPER)
+            uint32_t n;
+            if (UPPER) {
+                n = logic3<0xea>(word[i / 4] >> 4 * (i % 4), 0x000f000fu, 0x64006400u);
                 n |= move_upper(bits, upper_at<UPPER>(i)) &
                      (UPPER == 1 ? 0x00100010u : 0x00300030u);
-            n = sub_f16x2(n, UPPER == 2 ? 0x64206420u : FORMAT == PACK_Q5_0 ? 0x64106410u
-                                                                           : 0x64006400u);
+                n = sub_f16x2(n, UPPER == 2 ? 0x64206420u : FORMAT == PACK_Q5_0 ? 0x64106410u
+                                                                               : 0x64006400u);
+            } else n = nibbles_f16x2<0>(word[i / 4], i % 4);
             if (SUPER) n = mul_f16x2(n, s[i % 2]);
-            const uint32_t d = scale[i % 2] * 0x10001u;
+            const uint32_t d = twice(scale[i % 2]);
             a[i] = MINIMA || (SUPER && UPPER < 2) ? fma_f16x2(n, d, low[i % 2]) : mul_f16x2(n, d);
         }
     }

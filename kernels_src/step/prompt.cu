@@ -1,7 +1,6 @@
 /* A prompt's chunk through the decoder: the products that follow a norm, on tensor cores straight
- * from packed weights. The rows are one sequence's, consecutive, or, with STEP_EXTRA_JOINED, those of
- * several, one behind the other. The rest is in step/prompt_residual.cu
- * and step/prompt_attend.cu: programs, compiled side by side.
+ * from packed weights. The rows are those of one sequence or of several, one behind the other. The
+ * rest is in step/prompt_residual.cu and step/prompt_attend.cu: programs, compiled side by side.
  *
  *   prompt_qkv       q k v = normed Wqkv, rotated; k and v to the cache
  *   prompt_gate_up   ffn = silu(normed Wgate) * normed Wup
@@ -59,13 +58,7 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=399
  * matrix: + CAIRN_EXTRAS=768 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
- * matrix: + CAIRN_USED=4
- * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
- * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
- * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
- * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=1
- * matrix: + CAIRN_EXTRAS=4096 */
+ * matrix: + CAIRN_USED=4 */
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
@@ -86,10 +79,8 @@ struct row_notes {
         kv = p.kv[p.layer];
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            const int row = min_of(first + i * WARP + lane_id(), rows - 1);
-            const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
-            const int at = position[known] + row - known;
-            const int32_t *table = p.page_table + (int64_t)sequence[known] * p.table_stride;
+            const int row = min_of(first + i * WARP + lane_id(), rows - 1), at = position[row];
+            const int32_t *table = p.page_table + (int64_t)sequence[row] * p.table_stride;
             slot[i] = table[at / PAGE] * PAGE + at % PAGE;
             rope[i] = input_array(p, STEP_ROPE)[row];
         }

@@ -26,7 +26,7 @@ enum {
     STEP_FLOW_MIB = 256,  /* of the flow's exchange; a model that needs more goes without */
     STEP_PARTS_MIB = 128, /* of the parts of attention that stages exchange, and at least */
     STEP_LONG_ROWS = 16,  /* rows at the end of the longest context */
-    STEP_FEW_ROWS = 64,   /* of a prompt whose products run by blocks of few tokens, with wgmma */
+    STEP_FEW_ROWS = 64,   /* of a prompt whose products run by blocks of few tokens, with wgmma: at least */
     STEP_BANDS_MIB = 24,  /* of weights: a step's product of more than eight rows takes two bands of them at a
                              time (H200: the 8B's gate_up and down 49 and 31 us for 55 and 45, its qkv of 14
                              MiB and all of a 1B's no faster) */
@@ -246,7 +246,7 @@ typedef struct forward_cuda_state {
     bool large_built[STEP_FORMATS];
     jit_kernel few_kernels[STEP_FORMATS][STEP_KERNELS]; /* by few_blocks; until they are there others serve */
     step_flow_state later_state; /* of these, and of prompt_span and prompt_merge */
-    bool few, spans; /* the prompt that is under way may run by the first (it has few rows), the others */
+    bool later;   /* the prompt that is under way may run by them */
     step_form form; /* of the product of a prompt, or of a step's many rows, that is launched */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
@@ -265,7 +265,7 @@ typedef struct forward_cuda_state {
         bool watched; /* somebody asks what steps choose */
     } forms;
     /* For parts of several sequences' prompts, see cuda_joined.c. */
-    jit_kernel joined_qkv[STEP_FORMATS], joined_attend, joined_last, joined_span, joined_merge;
+    jit_kernel joined_attend, joined_last, joined_span, joined_merge;
     step_flow_state joined_state;
     bool joined_asked;          /* they are being compiled, or were */
     step_single singles[STEP_SINGLES];

@@ -89,14 +89,13 @@ static bool cuda_is_adapted(int product) {
     return product < STEP_P_OTHER || product == STEP_P_EXPERT_UP || product == STEP_P_EXPERT_DOWN;
 }
 
-/* Of the kernels of joined prompts the one in place of another, of a set of formats; or NULL. */
-static const jit_kernel *cuda_joined_kernel(const forward_cuda_state *f, int kernel, int set) {
-    return kernel == PROMPT_K_QKV      ? &f->joined_qkv[set]
-           : kernel == PROMPT_K_ATTEND ? &f->joined_attend
-           : kernel == PROMPT_K_LAST   ? &f->joined_last
-           : kernel == PROMPT_K_SPAN   ? &f->joined_span
-           : kernel == PROMPT_K_MERGE  ? &f->joined_merge
-                                       : NULL;
+/* Of the kernels of joined prompts the one in place of another; or NULL. */
+static const jit_kernel *cuda_joined_kernel(const forward_cuda_state *f, int kernel) {
+    return kernel == PROMPT_K_ATTEND  ? &f->joined_attend
+           : kernel == PROMPT_K_LAST  ? &f->joined_last
+           : kernel == PROMPT_K_SPAN  ? &f->joined_span
+           : kernel == PROMPT_K_MERGE ? &f->joined_merge
+                                      : NULL;
 }
 
 static const jit_kernel *cuda_kernel_place(const forward_cuda_state *f, int kernel, int set, step_form form) {
@@ -122,8 +121,7 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     p->gate_up = l->weights[experts ? STEP_P_EXPERT_UP : STEP_P_GATE_UP];
     p->down = l->weights[experts ? STEP_P_EXPERT_DOWN : STEP_P_DOWN];
     cuda_set_extras(f, layer, p);
-    if (f->joined && cuda_joined_kernel(f, (int)kernel, set))
-        return cuda_joined_kernel(f, (int)kernel, set);
+    if (f->joined && cuda_joined_kernel(f, (int)kernel)) return cuda_joined_kernel(f, (int)kernel);
     if (f->adapts && cuda_is_adapted(product))
         return f->form == STEP_FORM_BANDS ? &f->band_kernels[1][set][kernel] : &f->adapted[set][kernel];
     if (f->alone && kernel < STEP_K_ATTEND && f->alone_built[set] && product != STEP_P_OTHER)

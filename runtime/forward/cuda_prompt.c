@@ -1,11 +1,15 @@
 /* forward_cuda_prompt: the rows of a prompt, whose products are of many rows. See cuda.c. */
 
-/* The blocks that a product of layer l runs by: for rows with adapters, and for q, k and v of joined
- * prompts, there are no kernels but of one form. */
+/* The block of few tokens of a kernel's product. */
+static const step_block *cuda_few_block(const forward_cuda_state *f, step_kernel kernel) {
+    return &f->few_blocks[!(STEP_UP_PRODUCTS >> cuda_kernel_product((int)kernel) & 1)];
+}
+
+/* The blocks that a product of layer l runs by: for rows with adapters there are no kernels but of one form. */
 static step_form cuda_prompt_form(const forward_cuda_state *f, step_kernel kernel, int outputs, int rows, int l) {
     const int set = f->layers[l].which[cuda_kernel_product((int)kernel)];
-    if (f->adapts || (f->joined && cuda_joined_kernel(f, (int)kernel, set))) return STEP_FORM_ALL;
-    if (f->few) return STEP_FORM_FEW;
+    if (f->adapts) return STEP_FORM_ALL;
+    if (f->later && cuda_pays_few(f, cuda_few_block(f, kernel), outputs, rows)) return STEP_FORM_FEW;
     return f->large_built[set] && cuda_pays_large(f, outputs, rows) ? STEP_FORM_LARGE : STEP_FORM_ALL;
 }
 
@@ -13,9 +17,8 @@ static step_form cuda_prompt_form(const forward_cuda_state *f, step_kernel kerne
 static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kernel, int outputs,
                                         int rows, int l) {
     const step_form form = cuda_prompt_form(f, kernel, outputs, rows, l);
-    const bool small = !(STEP_UP_PRODUCTS >> cuda_kernel_product((int)kernel) & 1);
     const step_block *b = form == STEP_FORM_LARGE ? &f->large_block
-                          : form == STEP_FORM_FEW ? &f->few_blocks[small]
+                          : form == STEP_FORM_FEW ? cuda_few_block(f, kernel)
                                                   : &f->prompt_block;
     const int each = cuda_block_outputs(b);
     cairn_status status;
@@ -124,7 +127,7 @@ static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *f
     step_params p = f->prompt.params;
     const jit_kernel *plain = cuda_kernel_of(f, PROMPT_K_ATTEND, l, &p);
     if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
-    if (many && (f->spans || f->joined)) {
+    if (many && (f->later || f->joined)) {
         const prompt_tiles all = cuda_prompt_tiles(f, rows);
         if (cuda_pays_spans(f, &all, l)) return cuda_attend_spans(f, &all, l);
     }
@@ -177,7 +180,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     const int wanted = part->logit_count;
     int *at = &f->flight.layer;
     cairn_status status = CAIRN_OK;
-    if (!*at) f->spans = cuda_has_later(f, false), f->few = f->spans && part->rows <= cuda_few_rows(f);
+    if (!*at) f->later = cuda_has_later(f, false);
     if (!*at && !(status = cuda_upload_rows(f, &f->prompt, part)) &&
         !(status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0)))
         status = cuda_run_own(f, part->rows);

@@ -268,9 +268,14 @@ static bool cuda_pays_large(const forward_cuda_state *f, int outputs, int rows) 
     return 29 * cuda_prompt_turns(f, outputs, rows, 256) <= 20 * cuda_prompt_turns(f, outputs, rows, 128);
 }
 
-/* Rows of a prompt up to which its products run by blocks of few tokens. */
-static int cuda_few_rows(const forward_cuda_state *f) {
-    return !f->few_blocks->tokens ? 0 : f->dev->arch == 90 ? STEP_FEW_ROWS : 32;
+/* Whether a product takes less time by blocks `b` of few tokens: of few rows always; of more while there are
+ * no more blocks than take as long as one turn of blocks of 128 tokens (H200, 135M to 8B, 80 to 2000 rows):
+ * four of four warps a multiprocessor, or one of eight. */
+static bool cuda_pays_few(const forward_cuda_state *f, const step_block *b, int outputs, int rows) {
+    const int each = cuda_block_outputs(b), most = f->dev->sm_count * (b->warps == 4 ? 4 : 1);
+    const bool wgmma = f->dev->arch == 90;
+    if (!b->tokens || rows <= (wgmma ? STEP_FEW_ROWS : 32)) return b->tokens > 0;
+    return wgmma && (rows + b->tokens - 1) / b->tokens * ((outputs + each - 1) / each) <= most;
 }
 
 /* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the most outputs is faster

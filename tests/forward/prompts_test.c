@@ -288,6 +288,9 @@ static void test_model(const char *path, const char *name, int chunk, int contex
                f->joined_state == STEP_FLOW_READY && f->later_state == STEP_FLOW_READY,
            "cuda, %s: they are there after a wait", name);
     tap_ok(!cuda_attends_many(f) || cuda_pays_spans(f, &few, 0), "cuda, %s: few rows attend by spans", name);
+    tap_ok(f->dev->arch != 90 || (cuda_pays_few(f, f->few_blocks + 1, 64, 2 * STEP_FEW_ROWS) &&
+                                  !cuda_pays_few(f, f->few_blocks + 1, 64, 1 << 20)),
+           "cuda, %s: products of some rows are by blocks of few tokens, of many not", name);
     place(&g, 2);
     wrong = run_together(&g, most, &joined);
     tap_ok(wrong < 0 && joined > 0, "cuda, %s: in %d joined forwards, beside steps: the same bits", name,
