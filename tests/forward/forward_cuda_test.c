@@ -432,6 +432,9 @@ static void test_likeliest(rig *gpu, rig *cpu, int at) {
             if (i != best && (second < 0 || b[i] > b[second])) second = i;
         if (b[best] - b[second] < 5e-3f * fabsf(b[best])) continue;
         clear++, same += best == best_gpu;
+        if (best != best_gpu)
+            tap_note("row %d: %d and %d are %g and %g by the CPU, %g and %g by the GPU", r, best, best_gpu, b[best],
+                     b[best_gpu], a[best], a[best_gpu]);
     }
     tap_ok(clear > rows / 2 && same == clear, "cuda, mixed: %d of %d tokens as the CPU's", same,
            clear);

@@ -110,117 +110,157 @@ static void finish_transpose_matrix(Lane *lanes, uint32_t) {
         }
 }
 
+/* A third of the time of a model's kernels is spent in products: they are compiled for wider vectors, too. No product
+ * and sum becomes one operation, so that all give the same. */
+#if defined __x86_64__ && defined __gnu_linux__ && !defined __clang__
+#define SIMT_WIDE __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#else
+#define SIMT_WIDE
+#endif
+
+/* sums[16, 8] += a[16, k] b[k, 8], k in order; four rows at a time, whose sums do not wait for each other. */
+SIMT_WIDE static void add_products(double (*sums)[8], const double *a, const double (*b)[8], int k) {
+    for (int row = 0; row < 16; row += 4, a += 4 * k) {
+        typedef double columns __attribute__((vector_size(64)));
+        columns own[4], of_b;
+        memcpy(own, sums[row], sizeof own);
+        for (int i = 0; i < k; i++) {
+            memcpy(&of_b, b[i], sizeof of_b);
+            for (int r = 0; r < 4; r++) own[r] += a[r * k + i] * of_b;
+        }
+        memcpy(sums[row], own, sizeof own);
+    }
+}
+static void add_products(int64_t (*sums)[8], const int64_t *a, const int64_t (*b)[8], int k) {
+    for (int row = 0; row < 16; row++, a += k)
+        for (int i = 0; i < k; i++)
+            for (int c = 0; c < 8; c++) sums[row][c] += a[i] * b[i][c];
+}
+
+/* The bits of an f16 as f32. Subnormal ones, which packed weights are, by way of an integer: a product with one takes
+ * a processor a hundred cycles. */
+static inline uint32_t wide_f16(uint16_t half) {
+    const uint32_t size = half & 0x7fffu, sign = (half & 0x8000u) << 16;
+    const float small = (float)(int32_t)(size & 0x3ffu) * 0x1p-24f;
+    uint32_t bits;
+    memcpy(&bits, &small, sizeof bits);
+    if (size >= 0x400u) bits = (size << 13) + (112u << 23);
+    if (size == 0x7c00u) bits = 0x7f800000u;
+    return size > 0x7c00u ? 0x7fffffffu : bits | sign; /* the NaN that conversions give */
+}
+SIMT_WIDE static void widen_f16(const uint16_t *from, double *to, int count) {
+    for (int i = 0; i < count; i++) {
+        const uint32_t bits = wide_f16(from[i]);
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] = x;
+    }
+}
+static void widen_bf16(const uint16_t *from, double *to, int count) {
+    for (int i = 0; i < count; i++) {
+        const uint32_t bits = (uint32_t)from[i] << 16;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] = x;
+    }
+}
+static void widen_tf32(const uint32_t *from, double *to, int count) {
+    for (int i = 0; i < count; i++) {
+        const uint32_t bits = from[i] & ~0x1fffu;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] = x;
+    }
+}
+static void widen_e4m3(const uint8_t *from, double *to, int count) {
+    for (int i = 0; i < count; i++) to[i] = e4m3_to_f32(from[i]);
+}
+static void widen_s8(const int8_t *from, int64_t *to, int count) {
+    for (int i = 0; i < count; i++) to[i] = from[i];
+}
+
 /* ---- mma: d[16, 8] += a[16, k] b[k, 8]; `per` elements in a register ---- */
 
-template <class T, class W> struct Tile {
-    static constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
-    W a[16][k], b[k][8];
-};
-
-template <class T, class W, class F> static void gather(Lane *lanes, Tile<T, W> &t, F value) {
-    constexpr int per = Tile<T, W>::per;
-    for (int i = 0; i < 32; i++) {
-        int g = i / 4, first = i % 4 * per;
-        for (int e = 0; e < per; e++) {
-            for (int r = 0; r < 4; r++)
-                t.a[g + r % 2 * 8][first + r / 2 * 4 * per + e] =
-                    value(in<T>(lanes[i], r * per + e));
-            for (int r = 0; r < 2; r++)
-                t.b[first + r * 4 * per + e][g] = value(in<T>(lanes[i], (4 + r) * per + e));
-        }
-    }
+/* What lane i has of d: two columns of row i / 4, and of the row eight further. */
+template <class W, class D> static void take_sums(const Lane *lanes, int first, W (*sums)[8]) {
+    for (int i = 0; i < 32; i++)
+        for (int n = 0; n < 4; n++) sums[i / 4 + n / 2 * 8][i % 4 * 2 + n % 2] = (W)in_out<D>(lanes[i], first + n);
+}
+template <class W, class D> static void put_sums(const Lane *lanes, int first, const W (*sums)[8]) {
+    for (int i = 0; i < 32; i++)
+        for (int n = 0; n < 4; n++) out(lanes[i], (D)sums[i / 4 + n / 2 * 8][i % 4 * 2 + n % 2], first + n);
+}
+/* a[16, k] of the lanes' registers: four of rows i / 4 and eight further, in turns. from(i): lane i's. */
+template <class T, class From> static void take_rows(T *a, From from) {
+    constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
+    for (int i = 0; i < 32; i++)
+        for (int r = 0; r < 4; r++)
+            memcpy(a + (i / 4 + r % 2 * 8) * k + i % 4 * per + r / 2 * 4 * per, from(i) + r * 4, 4);
 }
 
 /* Products and sums in W, then one rounding; hardware truncates a few bits while it adds. */
-template <class T, class W, class D, class F> static void multiply(Lane *lanes, F value) {
-    static Tile<T, W> t;
-    gather(lanes, t, value);
-    for (int row = 0; row < 16; row++) {
-        const Lane *four = &lanes[row % 8 * 4]; /* two columns each */
-        const int r = row / 8 * 2;
-        W sums[8];
-        for (int c = 0; c < 8; c++) sums[c] = (W)in_out<D>(four[c / 2], r + c % 2);
-        for (int k = 0; k < Tile<T, W>::k; k++)
-            for (int c = 0; c < 8; c++) sums[c] += t.a[row][k] * t.b[k][c];
-        for (int c = 0; c < 8; c++) out(four[c / 2], (D)sums[c], r + c % 2);
-    }
-}
-
-static double wide_f32(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return (double)x;
-}
-static void finish_mma_f16(Lane *lanes, uint32_t) {
-    multiply<uint16_t, double, float>(lanes, [](uint16_t v) { return (double)f16_to_f32(v); });
-}
-static void finish_mma_bf16(Lane *lanes, uint32_t) {
-    multiply<uint16_t, double, float>(lanes,
-                                      [](uint16_t v) { return wide_f32((uint32_t)v << 16); });
-}
-static void finish_mma_tf32(Lane *lanes, uint32_t) {
-    multiply<uint32_t, double, float>(lanes, [](uint32_t v) { return wide_f32(v & ~0x1fffu); });
-}
-static void finish_mma_e4m3(Lane *lanes, uint32_t) {
-    multiply<uint8_t, double, float>(lanes, [](uint8_t v) { return (double)e4m3_to_f32(v); });
-}
-static void finish_mma_s8(Lane *lanes, uint32_t) {
-    multiply<int8_t, int64_t, int32_t>(lanes, [](int8_t v) { return (int64_t)v; });
-}
-
-/* The 16 bytes with element `k` of a row or column `n` of a matrix, and which of them it is. */
-template <class T> static T matrix_element(const WarpgroupMatrix &m, int n, int k) {
-    constexpr int per = 16 / (int)sizeof(T);
-    uint32_t at = m.at, e = 0;
-    if (m.turned) at += n / 64 * m.along + k / 8 * m.across + k % 8 * 128 + n % 64 / per * 16, e = n % per;
-    else if (m.swizzled) at += n / 8 * m.across + n % 8 * 128 + k / per * 16, e = k % per;
-    else at += n / 8 * m.across + n % 8 * 16 + k / per * m.along, e = k % per;
-    if (m.swizzled) at ^= (at >> 7 & 7) << 4;
-    T v;
-    memcpy(&v, shared_at(at, 16, 16, Site::here()) + e * sizeof v, sizeof v);
-    return v;
-}
-
-/* A warp's 16 rows of d [64, columns] (+)= a b; both lie as device/mma.cuh says. */
-template <class T, class F> static void multiply_group(Lane *lanes, F value) {
+template <class T, class W, class D> static void multiply(Lane *lanes, void (*widen)(const T *, W *, int)) {
     constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
-    const WarpgroupOperands &o = *static_cast<const WarpgroupOperands *>(lanes[0].in);
-    double a[k][16], b[k];
-    for (int i = 0; i < 32; i++) {
-        const WarpgroupOperands &own = *static_cast<const WarpgroupOperands *>(lanes[i].in);
-        if (own.b.at != o.b.at || own.shared_a.at != o.shared_a.at || own.columns != o.columns ||
-            own.adds != o.adds)
+    T raw_a[16 * k], raw_b[k][8];
+    W a[16 * k], b[k][8], sums[16][8];
+    take_rows(raw_a, [&](int i) { return static_cast<const char *>(lanes[i].in); });
+    for (int i = 0; i < 32; i++)
+        for (int e = 0; e < 2 * per; e++)
+            raw_b[i % 4 * per + e / per * 4 * per + e % per][i / 4] = in<T>(lanes[i], 4 * per + e);
+    widen(raw_a, a, 16 * k);
+    widen(raw_b[0], b[0], k * 8);
+    take_sums<W, D>(lanes, 0, sums);
+    add_products(sums, a, b, k);
+    put_sums<W, D>(lanes, 0, sums);
+}
+
+static void finish_mma_f16(Lane *lanes, uint32_t) { multiply<uint16_t, double, float>(lanes, widen_f16); }
+static void finish_mma_bf16(Lane *lanes, uint32_t) { multiply<uint16_t, double, float>(lanes, widen_bf16); }
+static void finish_mma_tf32(Lane *lanes, uint32_t) { multiply<uint32_t, double, float>(lanes, widen_tf32); }
+static void finish_mma_e4m3(Lane *lanes, uint32_t) { multiply<uint8_t, double, float>(lanes, widen_e4m3); }
+static void finish_mma_s8(Lane *lanes, uint32_t) { multiply<int8_t, int64_t, int32_t>(lanes, widen_s8); }
+
+/* k elements of row or column n of a matrix: to[0], to[step], ... */
+template <class T> static void read_matrix(const WarpgroupMatrix &m, int n, int k, T *to, int step) {
+    constexpr int per = 16 / (int)sizeof(T);
+    const int once = m.turned ? 1 : per; /* that lie together */
+    for (int i = 0; i < k; i += once) {
+        uint32_t at = m.at;
+        if (m.turned) at += n / 64 * m.along + i / 8 * m.across + i % 8 * 128 + n % 64 / per * 16;
+        else if (m.swizzled) at += n / 8 * m.across + n % 8 * 128 + i / per * 16;
+        else at += n / 8 * m.across + n % 8 * 16 + i / per * m.along;
+        if (m.swizzled) at ^= (at >> 7 & 7) << 4;
+        const T *from = reinterpret_cast<const T *>(shared_at(at, 16, 16, Site::here())) + (m.turned ? n % per : 0);
+        for (int e = 0; e < once; e++) to[(i + e) * step] = from[e];
+    }
+}
+
+/* A warp's 16 rows of d [64, columns] (+)= a b; both lie as device/mma.cuh says. Eight columns at a time. */
+template <class T> static void multiply_group(Lane *lanes, void (*widen)(const T *, double *, int)) {
+    constexpr int k = 32 / (int)sizeof(T);
+    const auto operands = [&](int i) { return static_cast<const WarpgroupOperands *>(lanes[i].in); };
+    const WarpgroupOperands &o = *operands(0);
+    T raw_a[16 * k], raw_b[k][8];
+    double a[16 * k], b[k][8], sums[16][8] = {};
+    for (int i = 0; i < 32; i++)
+        if (operands(i)->b.at != o.b.at || operands(i)->shared_a.at != o.shared_a.at ||
+            operands(i)->columns != o.columns || operands(i)->adds != o.adds)
             fail(Site::here(), "wgmma: the lanes differ in what lies in shared memory");
-        for (int e = 0; e < 4 * per && o.a; e++) {
-            T v;
-            memcpy(&v, reinterpret_cast<const T *>(own.a) + e, sizeof v);
-            a[i % 4 * per + e / per / 2 * 4 * per + e % per][i / 4 + e / per % 2 * 8] = value(v);
-        }
-    }
-    for (int i = 0; i < 16 * k && !o.a; i++)
-        a[i % k][i / k] = value(matrix_element<T>(o.shared_a, o.row + i / k, i % k));
-    for (int n = 0; n < o.columns; n++) {
-        for (int i = 0; i < k; i++) b[i] = value(matrix_element<T>(o.b, n, i));
-        const Lane *eight = &lanes[n % 8 / 2]; /* every fourth: two rows each */
-        const int r = n / 8 * 4 + n % 2;
-        double sums[16];
-        for (int row = 0; row < 16; row++)
-            sums[row] = o.adds ? (double)in_out<float>(eight[row % 8 * 4], r + row / 8 * 2) : 0;
-        for (int i = 0; i < k; i++)
-            for (int row = 0; row < 16; row++) sums[row] += a[i][row] * b[i];
-        for (int row = 0; row < 16; row++)
-            out(eight[row % 8 * 4], (float)sums[row], r + row / 8 * 2);
+    if (o.a) take_rows(raw_a, [&](int i) { return reinterpret_cast<const char *>(operands(i)->a); });
+    for (int row = 0; row < 16 && !o.a; row++) read_matrix(o.shared_a, o.row + row, k, raw_a + row * k, 1);
+    widen(raw_a, a, 16 * k);
+    for (int n = 0; n < o.columns; n += 8) {
+        for (int c = 0; c < 8; c++) read_matrix(o.b, n + c, k, &raw_b[0][c], 8);
+        widen(raw_b[0], b[0], k * 8);
+        if (o.adds) take_sums<double, float>(lanes, n / 2, sums);
+        else memset(sums, 0, sizeof sums);
+        add_products(sums, a, b, k);
+        put_sums<double, float>(lanes, n / 2, sums);
     }
 }
-static void finish_wgmma_f16(Lane *lanes, uint32_t) {
-    multiply_group<uint16_t>(lanes, [](uint16_t v) { return (double)f16_to_f32(v); });
-}
-static void finish_wgmma_bf16(Lane *lanes, uint32_t) {
-    multiply_group<uint16_t>(lanes, [](uint16_t v) { return wide_f32((uint32_t)v << 16); });
-}
-static void finish_wgmma_e4m3(Lane *lanes, uint32_t) {
-    multiply_group<uint8_t>(lanes, [](uint8_t v) { return (double)e4m3_to_f32(v); });
-}
+static void finish_wgmma_f16(Lane *lanes, uint32_t) { multiply_group<uint16_t>(lanes, widen_f16); }
+static void finish_wgmma_bf16(Lane *lanes, uint32_t) { multiply_group<uint16_t>(lanes, widen_bf16); }
+static void finish_wgmma_e4m3(Lane *lanes, uint32_t) { multiply_group<uint8_t>(lanes, widen_e4m3); }
 
 #define SIMT_OPERATION(name, aligned) \
     const WarpOperation operation_##name = {#name, finish_##name, aligned};
@@ -283,13 +323,11 @@ static float nan_f32() {
     return x;
 }
 
-float f16_to_f32(uint16_t bits) {
-    const uint32_t size = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+float f16_to_f32(uint16_t half) {
+    const uint32_t bits = wide_f16(half);
     float x;
-    if (size > 0x7c00u << 13) return nan_f32();
-    memcpy(&x, &size, sizeof x);
-    x = size == 0x7c00u << 13 ? HUGE_VALF : x * 0x1p112f; /* exact, of subnormal ones, too */
-    return sign ? -x : x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }
 
 uint16_t f32_to_f16(double x) {
