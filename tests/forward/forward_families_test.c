@@ -151,11 +151,12 @@ static void test_rows(const char *name, const family *f, rig *gpu, rig *cpu, int
     bool fine = true;
     find_walked(f, &cpu->rule, at, sparse, &w);
     for (int i = 0; i < MOST && fine; i++) {
+        const bool tied = w.closest[i] < 4e-3; /* from here on each may keep other pages */
         fine = forward(gpu, at + i, 1, FORWARD_STEP, sparse, 1, one + i * vocab);
-        off += pages_read;
+        off += tied ? 0 : pages_read;
         counted += reads_as(&w, i, i + 1);
         fine = fine && forward(cpu, at + i, 1, FORWARD_STEP, sparse, 1, other + i * vocab);
-        off -= pages_read;
+        off -= tied ? 0 : pages_read;
         counted += reads_as(&w, i, i + 1);
     }
     const int alike = rows_alike(one, other, vocab, w.closest, &worst);
