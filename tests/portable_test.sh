@@ -43,8 +43,9 @@ check_text "and says so once" "$("$work/plain")" 1
 mkdir -p "$work/include"
 find /usr/include -name lua5.4-deb-multiarch.h -exec cp {} "$work/include" \; -quit
 
-# cross NAME COMPILER: both units, the program's too, as a debug build has them; that an optimised one warns of
-# nothing warnings_test.sh and dist_test.sh see. What is left without Lua was built with it.
+# cross NAME COMPILER: both units, the program's too, as a debug build has them. That an optimised one warns of nothing
+# warnings_test.sh and dist_test.sh see for this machine; of code for others alone nobody looks at the warnings that
+# only an optimising compiler gives. What is left without Lua was built with it.
 cross_flags="-std=c11 -O0 -Wall -Wextra -Werror $lua_cflags -I$work/include"
 cross() {
     command -v "$2" >/dev/null || { tap_skip "$2 is not installed"; return 0; }

@@ -256,10 +256,16 @@ static unsigned cuda_prompt_bytes(const forward_cuda_state *f, const step_block 
     return (unsigned)(b->tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
 }
 
-/* Turns that the multiprocessors take with a product's blocks. */
+/* A product's blocks, of as many outputs as `b` has and of so many tokens. */
+static int cuda_prompt_blocks(const step_block *b, int outputs, int rows, int tokens) {
+    const int each = cuda_block_outputs(b);
+    return (outputs + each - 1) / each * ((rows + tokens - 1) / tokens);
+}
+
+/* Turns that the multiprocessors take with them. */
 static int cuda_prompt_turns(const forward_cuda_state *f, int outputs, int rows, int tokens) {
-    const int each = cuda_block_outputs(&f->prompt_block), sms = f->dev->sm_count;
-    return ((outputs + each - 1) / each * ((rows + tokens - 1) / tokens) + sms - 1) / sms;
+    const int sms = f->dev->sm_count;
+    return (cuda_prompt_blocks(&f->prompt_block, outputs, rows, tokens) + sms - 1) / sms;
 }
 
 /* Whether a product takes less time by blocks of 256 tokens than of 128: one takes 1.45 times as long as one
@@ -272,10 +278,11 @@ static bool cuda_pays_large(const forward_cuda_state *f, int outputs, int rows) 
  * no more blocks than take as long as one turn of blocks of 128 tokens (H200, 135M to 8B, 80 to 2000 rows):
  * four of four warps a multiprocessor, or one of eight. */
 static bool cuda_pays_few(const forward_cuda_state *f, const step_block *b, int outputs, int rows) {
-    const int each = cuda_block_outputs(b), most = f->dev->sm_count * (b->warps == 4 ? 4 : 1);
     const bool wgmma = f->dev->arch == 90;
-    if (!b->tokens || rows <= (wgmma ? STEP_FEW_ROWS : 32)) return b->tokens > 0;
-    return wgmma && (rows + b->tokens - 1) / b->tokens * ((outputs + each - 1) / each) <= most;
+    const int most = f->dev->sm_count * (b->warps == 4 ? 4 : 1);
+    if (!b->tokens) return false;
+    if (rows <= (wgmma ? STEP_FEW_ROWS : 32)) return true;
+    return wgmma && cuda_prompt_blocks(b, outputs, rows, b->tokens) <= most;
 }
 
 /* Blocks of 128 tokens whose carriers bring them, and of 256 where the product of the most outputs is faster

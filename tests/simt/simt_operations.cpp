@@ -137,47 +137,39 @@ static void add_products(int64_t (*sums)[8], const int64_t *a, const int64_t (*b
             for (int c = 0; c < 8; c++) sums[row][c] += a[i] * b[i][c];
 }
 
-/* The bits of an f16 as f32. Subnormal ones, which packed weights are, by way of an integer: a product with one takes
- * a processor a hundred cycles. */
-static inline uint32_t wide_f16(uint16_t half) {
+static inline float f32_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static const uint32_t NAN_BITS = 0x7fffffff; /* what conversions give */
+
+/* Subnormal ones, which packed weights are, by way of an integer: a product with one takes a processor a hundred
+ * cycles. */
+static inline float wide_f16(uint16_t half) {
     const uint32_t size = half & 0x7fffu, sign = (half & 0x8000u) << 16;
     const float small = (float)(int32_t)(size & 0x3ffu) * 0x1p-24f;
     uint32_t bits;
     memcpy(&bits, &small, sizeof bits);
     if (size >= 0x400u) bits = (size << 13) + (112u << 23);
     if (size == 0x7c00u) bits = 0x7f800000u;
-    return size > 0x7c00u ? 0x7fffffffu : bits | sign; /* the NaN that conversions give */
+    return f32_of(size > 0x7c00u ? NAN_BITS : bits | sign);
+}
+static double wide_bf16(uint16_t v) { return f32_of((uint32_t)v << 16); }
+static double wide_tf32(uint32_t v) { return f32_of(v & ~0x1fffu); }
+static double wide_e4m3(uint8_t v) { return e4m3_to_f32(v); }
+static int64_t wide_s8(int8_t v) { return v; }
+
+template <class T, class W, W value(T)> static void widen(const T *from, W *to, int count) {
+    for (int i = 0; i < count; i++) to[i] = value(from[i]);
 }
 SIMT_WIDE static void widen_f16(const uint16_t *from, double *to, int count) {
-    for (int i = 0; i < count; i++) {
-        const uint32_t bits = wide_f16(from[i]);
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        to[i] = x;
-    }
+    for (int i = 0; i < count; i++) to[i] = wide_f16(from[i]);
 }
-static void widen_bf16(const uint16_t *from, double *to, int count) {
-    for (int i = 0; i < count; i++) {
-        const uint32_t bits = (uint32_t)from[i] << 16;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        to[i] = x;
-    }
-}
-static void widen_tf32(const uint32_t *from, double *to, int count) {
-    for (int i = 0; i < count; i++) {
-        const uint32_t bits = from[i] & ~0x1fffu;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        to[i] = x;
-    }
-}
-static void widen_e4m3(const uint8_t *from, double *to, int count) {
-    for (int i = 0; i < count; i++) to[i] = e4m3_to_f32(from[i]);
-}
-static void widen_s8(const int8_t *from, int64_t *to, int count) {
-    for (int i = 0; i < count; i++) to[i] = from[i];
-}
+static const auto widen_bf16 = widen<uint16_t, double, wide_bf16>;
+static const auto widen_tf32 = widen<uint32_t, double, wide_tf32>;
+static const auto widen_e4m3 = widen<uint8_t, double, wide_e4m3>;
+static const auto widen_s8 = widen<int8_t, int64_t, wide_s8>;
 
 /* ---- mma: d[16, 8] += a[16, k] b[k, 8]; `per` elements in a register ---- */
 
@@ -241,7 +233,7 @@ template <class T> static void multiply_group(Lane *lanes, void (*widen)(const T
     const auto operands = [&](int i) { return static_cast<const WarpgroupOperands *>(lanes[i].in); };
     const WarpgroupOperands &o = *operands(0);
     T raw_a[16 * k], raw_b[k][8];
-    double a[16 * k], b[k][8], sums[16][8] = {};
+    double a[16 * k], b[k][8], sums[16][8];
     for (int i = 0; i < 32; i++)
         if (operands(i)->b.at != o.b.at || operands(i)->shared_a.at != o.shared_a.at ||
             operands(i)->columns != o.columns || operands(i)->adds != o.adds)
@@ -292,7 +284,7 @@ SIMT_OPERATION(wgmma_e4m3, true)
 
 /* ---- small floats ---- */
 
-/* 2^n and the n of frexp, for doubles that are normal: every element of every mma comes through here. */
+/* 2^n and the n of frexp, for doubles that are normal. */
 static double power(int n) {
     const uint64_t bits = (uint64_t)(n + 1023) << 52;
     double x;
@@ -315,20 +307,7 @@ static double round_to(double x, int bits, int lowest) {
     return copysign((whole - 0x1.8p52) * power(spacing), x);
 }
 
-/* The NaN that conversions give. */
-static float nan_f32() {
-    const uint32_t bits = 0x7fffffff;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-float f16_to_f32(uint16_t half) {
-    const uint32_t bits = wide_f16(half);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
+float f16_to_f32(uint16_t half) { return wide_f16(half); }
 
 uint16_t f32_to_f16(double x) {
     if (isnan(x)) return 0x7fff;
@@ -353,7 +332,7 @@ uint16_t f32_to_bf16(double x) {
 float e4m3_to_f32(uint8_t bits) {
     int exponent = bits >> 3 & 15, mantissa = bits & 7;
     double x = exponent == 0 ? mantissa * 0x1p-9 : (8 + mantissa) * power(exponent - 10);
-    if ((bits & 0x7f) == 0x7f) return nan_f32();
+    if ((bits & 0x7f) == 0x7f) return f32_of(NAN_BITS);
     return (float)(bits & 0x80 ? -x : x);
 }
 
