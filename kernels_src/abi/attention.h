@@ -17,7 +17,9 @@ enum {
     ATTEND_LANDMARKS = 256, /* the last slot of a page is not attended */
     ATTEND_PARTS = 512,     /* by `part` */
     ATTEND_TOKENS = 1024,   /* lists of tokens instead of pages */
-    ATTEND_CHAINED = 2048   /* a block takes runs of up to `chain` chunks, one after the other */
+    ATTEND_CHAINED = 2048,  /* a block takes runs of up to `chain` chunks, one after the other */
+    ATTEND_CLUSTER = 4096,  /* a cluster of blocks has all runs of a row, a block each */
+    ATTEND_RELAY = 8192     /* blocks of the last runs merge what the others send them through memory */
 };
 
 /* A latent slot: values that are keys and values alike, then those of the rotated part, which are
@@ -42,7 +44,8 @@ typedef struct attend_params {
     float *lse;              /* [rows, heads] or NULL */
     float *partial;          /* [rows, kv_heads x tiles, runs, queries of a tile, head_dim] */
     float *sums;             /* [rows, kv_heads x tiles, runs, queries of a tile, (m, l)] */
-    uint32_t *arrived;       /* [rows, kv_heads x tiles], zero before and after */
+    uint32_t *arrived;       /* [rows, kv_heads x tiles], zero before and after; with ATTEND_RELAY in place of
+                                these: values as partial, sums [.., queries of a tile, mergers, (m, l)] */
     float scale;
     int32_t heads, topk, window, sinks;
     int32_t sparse; /* 1: window 0 means the row's own page, not all */
@@ -60,6 +63,7 @@ typedef struct attend_params {
     int32_t mask_side;       /* k + 1 of the mask of draft and verify */
     int32_t token_width;
     int32_t chain, runs;     /* chunks; runs of any row at most */
+    int32_t mergers;         /* blocks of a tile that merge, with ATTEND_RELAY */
     int32_t rows, tokens_each; /* attention/packed.cu: rows of a tile of queries; chain: tiles of keys of
                               * a part, 0: all */
 } attend_params;

@@ -156,8 +156,8 @@ typedef struct step_params {
     int32_t spans, span_tile, span_rows; /* step/prompt_spans.cu */
     int32_t chain;               /* chunks that a block of step_attend folds where it takes chains of runs */
     int32_t mergers;             /* of step_attend_relay: blocks of a KV head that merge, at most */
-    float *relay;                /* its parts (a row's run), one more than layout_most_runs: [part, head, head_dim],
-                                    then (m, l) [part, head, merger]; EMPTY (step/step.cuh) between kernels */
+    uint32_t *relay;             /* its parts (a row's run), one more than layout_most_runs: [part, head, head_dim],
+                                    then (m, l) [part, head, merger]; zero between kernels */
 } step_params;
 
 /* step/latent.cu; of a row: the first `rows` of positions, sequences, ropes and tokens */

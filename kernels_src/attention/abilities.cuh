@@ -13,6 +13,8 @@ constexpr bool TWO_LEVEL = (CAIRN_ABILITIES & ATTEND_TWO_LEVEL) != 0;
 constexpr bool LANDMARKS = (CAIRN_ABILITIES & ATTEND_LANDMARKS) != 0;
 constexpr bool PARTED = (CAIRN_ABILITIES & ATTEND_PARTS) != 0;
 constexpr bool CHAINED = (CAIRN_ABILITIES & ATTEND_CHAINED) != 0;
+constexpr bool CLUSTERED = (CAIRN_ABILITIES & ATTEND_CLUSTER) != 0;
+constexpr bool RELAYED = (CAIRN_ABILITIES & ATTEND_RELAY) != 0;
 /* Scores become what they are by `scores` below, else by a factor alone. */
 constexpr bool ADJUSTED = SOFTCAP || MASKED || TWO_LEVEL || TOKEN_LISTS;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -20,7 +22,12 @@ constexpr float NO_SCORE = -3e38f; /* below NOTHING */
 
 /* Shared memory behind that of the core. */
 constexpr int CHAIN_AT = SCALES_AT + (BYTES ? layout_scale_bytes(DIM) : 0);
-constexpr int LISTS_AT = CHAIN_AT + (CHAINED ? layout_chain_bytes(DIM) : 0);
+constexpr int LISTS_AT =
+    CHAIN_AT + (CHAINED ? layout_chain_bytes(DIM) : CLUSTERED ? layout_cluster_bytes(HEAD_DIM) : 0);
+
+/* Of a grid (runs, tiles, rows); where runs go by relay (tiles, rows, runs): blocks of a smaller z begin first. */
+CAIRN_INLINE int row_of_block() { return RELAYED ? block_id_y() : block_id_z(); }
+CAIRN_INLINE int tiles_of_grid() { return RELAYED ? grid_blocks() : grid_blocks_y(); }
 
 /* Eight values of the queries from number `from` on; f32 may lie at any multiple of 4 bytes. */
 CAIRN_INLINE u32x4 half_of_query(const void *q, int64_t from) {
@@ -75,7 +82,7 @@ struct token_pieces {
                 held = (((int64_t)(id / size) * 2 * p.at.kv_heads + kv_head) * size + id % size) *
                        HEAD_DIM;
             else if (id != -1)
-                report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), id);
+                report_error(p.at.error, CAIRN_FAULT_ID, row_of_block(), id);
         }
         const uint32_t there = warp_ballot(held >= 0);
         seen[0] = chunk % 2 ? seen[0] : there;

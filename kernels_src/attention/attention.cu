@@ -5,8 +5,11 @@
  * Constants  CAIRN_HEAD_DIM   multiple of 16 up to 256;  CAIRN_PAGE_SIZE  multiple of 16 up to 256
  * Launch     grid (runs at most, kv_heads x ceil(group / 16), rows), block CORE_WARPS x 32, shared
  *            layout_attend_bytes + layout_list_bytes. The last block of a row and tile of heads to
- *            finish merges its runs, so a row's result depends on nothing but the row. With CHAINED
- *            a block takes several runs: fewer starts, the same bits.
+ *            finish merges its runs, so a row's result depends on nothing but the row. To the bit the same:
+ *            with CHAINED a block takes several runs, for fewer starts; with CLUSTER (sm_90 and up) the
+ *            blocks of a row and tile, as many as its runs or more, are a cluster, and each is sent what all
+ *            runs give for some of the values and merges these; with RELAY (grid (tiles, rows, runs at most))
+ *            the blocks of a row's last runs wait for what the others leave in memory, and merge it.
  * Numerics   q, k, v and the weights e^(s - m) enter mma m16n8k16 as f16; all sums f32. The bits of
  *            step_attend and step_attend_pages where q is of f16.
  * A page that the table does not hold contributes nothing and is reported. Other caches, queries and
@@ -16,7 +19,11 @@
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=227
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=2051
  * matrix: CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=896
- * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=1027 */
+ * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=1027
+ * matrix: arch>=90 CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=4096
+ * matrix: arch>=90 CAIRN_HEAD_DIM=80 CAIRN_PAGE_SIZE=32 CAIRN_ABILITIES=4323
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=8192
+ * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=9219 */
 #ifndef CAIRN_ABILITIES
 #define CAIRN_ABILITIES 0
 #endif
@@ -26,6 +33,8 @@
 #include "attention/paged.cuh"
 #include "attention/abilities.cuh"
 #include "attention/tile.cuh"
+#include "attention/cluster.cuh"
+#include "attention/relay.cuh"
 
 /* In shared memory: a bit for each selected page; the low entries of the block's run. */
 CAIRN_INLINE uint32_t *selected_bits() { return (uint32_t *)(shared_base() + LISTS_AT); }
@@ -35,7 +44,7 @@ CAIRN_INLINE int32_t *low_entries(int max_pages) {
 
 /* The pages that are chosen for this block's row. */
 CAIRN_INLINE const int32_t *choice_of(const attend_params &p, int kv_head) {
-    return p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * p.topk;
+    return p.selected + ((int64_t)row_of_block() * p.at.kv_heads + kv_head) * p.topk;
 }
 
 /* What a row attends, and the part of its list that this block works on. */
@@ -135,7 +144,7 @@ struct row_pages {
         }
         const int physical = paged_physical(p.at, of.row, page & ~SINKS_ALONE);
         if (physical < 0)
-            report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), page & ~SINKS_ALONE);
+            report_error(p.at.error, CAIRN_FAULT_ID, row_of_block(), page & ~SINKS_ALONE);
         return page_entry{page, physical};
     }
 };
@@ -173,17 +182,33 @@ CAIRN_INLINE void load_queries(const attend_params &p, int64_t head, int count,
     }
 }
 
-/* Writes the sums of run number `run`, which the warps left, step after step from `parts`. */
-CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, const unsigned char *parts,
-                          int step, unsigned char *memory) {
-    const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit;
+/* What the block is sent, where its row is a cluster's. */
+CAIRN_INLINE cluster_inbox inbox_of(const tile &at) { return {shared_base() + CHAIN_AT, at.count}; }
+
+/* Where its row's runs, so many, go by relay: the sums lie behind all values. */
+CAIRN_INLINE relay_row relay_of(const attend_params &p, const tile &at, int runs) {
+    const int64_t slots = (int64_t)grid_blocks_y() * tiles_of_grid(), states = (int64_t)p.runs * at.most;
+    const int64_t first = ((int64_t)at.r * tiles_of_grid() + at.unit) * states;
+    return {p.arrived + first * HEAD_DIM, p.arrived + slots * states * HEAD_DIM + first * p.mergers * 2,
+            at.most * HEAD_DIM, at.most * p.mergers * 2, at.count, p.mergers, min_of(p.mergers, runs)};
+}
+/* The blocks that are waited for began before, or find room beside (runtime/ops/attention/attend.c). */
+struct any_time {
+    CAIRN_MEMBER bool more() const { return true; }
+};
+
+/* Hands on the sums of run number `run`, which the warps left, step after step from `parts`. */
+CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, int runs,
+                          const unsigned char *parts, int step, unsigned char *memory) {
+    const f32x2 *const totals = (const f32x2 *)(memory + TOTALS_AT);
+    if constexpr (CLUSTERED) return inbox_of(at).send(run, totals, parts, step);
+    if constexpr (RELAYED) return relay_of(p, at, runs).send(run, totals, parts, step);
+    const int64_t slot = (int64_t)at.r * tiles_of_grid() + at.unit;
     const int64_t first = (slot * at.runs(p) + run) * at.most;
-    merge_warps(
-        (const f32x2 *)(memory + TOTALS_AT), parts, step, at.count,
-        [&](int m, int d, f32x4 v, f32x2 sums) {
-            *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v;
-            if (d == 0) ((f32x2 *)p.sums)[first + m] = sums;
-        });
+    merge_warps(totals, parts, step, at.count, [&](int m, int d, f32x4 v, f32x2 sums) {
+        *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v;
+        if (d == 0) ((f32x2 *)p.sums)[first + m] = sums;
+    });
 }
 
 /* What a block needs to know again once its runs are folded: it waits in shared memory so that the
@@ -198,7 +223,7 @@ CAIRN_INLINE chain_place *place_of(unsigned char *memory) {
 /* Chunks [begin, end), in runs of `run` chunks, from one on. */
 template <class Cache, class Keys, class Adjust>
 CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache, Keys &keys, int begin,
-                            int end, unsigned char *memory, Adjust adjust) {
+                            int end, int runs, unsigned char *memory, Adjust adjust) {
     typedef typename store_of<Cache>::type Store;
     constexpr int STAGES = Store::STAGES, ROWS = LAYOUT_CHAIN_ROWS;
     const int value_step = p.at.kv_heads * (TOKEN_LISTS ? p.at.page_size : PAGE) * HEAD_DIM;
@@ -206,6 +231,7 @@ CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache,
     const auto last = [](const key_piece &from, int) { return from.last; };
     begin_chunks(cache, value_step, memory, begin, end, piece, keys);
     load_queries(p, at.head, at.count, memory);
+    if (CLUSTERED) cluster_wait(); /* all inboxes are open */
     copy_async_wait<2 * STAGES - 2>();
     block_sync();
     const float factor = ADJUSTED ? 1.0f : p.scale * LOG2_E;
@@ -218,24 +244,45 @@ CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache,
                 [&] { return (float *)(memory + CHAIN_AT) + warp_id() * ROWS * DIM; },
                 [&] { return (f32x2 *)(memory + TOTALS_AT); });
             block_sync();
-            put_run(p, at, begin / place_of(memory)->run, memory + CHAIN_AT, ROWS * DIM * 4, memory);
+            put_run(p, at, begin / place_of(memory)->run, runs, memory + CHAIN_AT, ROWS * DIM * 4, memory);
             begin = stop;
             block_sync();
         }
     } else {
         attend_run(cache, value_step, memory, begin, end, at.count, factor, piece, keys, last, adjust);
         block_sync();
-        put_run(p, at, at.block, memory, 2 * KEYS_BYTES, memory);
+        put_run(p, at, at.block, runs, memory, 2 * KEYS_BYTES, memory);
     }
 }
 
-/* The last of the row's blocks to end merges its runs. */
+/* The row by its runs: by the last of its blocks to end, by those of its last runs, or by all of them. */
 CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, unsigned char *memory) {
     int blocks = runs;
+    const auto write = [&](int m, int d, const merged_pair &pair) {
+        const f32x2 o = pair.share();
+        float *to = p.out + (at.head + m) * HEAD_DIM + d;
+        to[0] = o.x, to[1] = o.y;
+        if (p.lse && d == 0) p.lse[at.head + m] = lse_of(pair.top, pair.sum);
+    };
+    if constexpr (CLUSTERED) return merge_sent(inbox_of(at), runs, write);
+    if constexpr (RELAYED) {
+        const relay_row from = relay_of(p, at, runs);
+        const int merger = at.block + from.mergers - runs;
+        if (merger >= 0) merge_relayed(from, runs, merger, any_time(), write);
+        return;
+    }
     if constexpr (CHAINED) blocks = place_of(memory)->blocks, runs = place_of(memory)->runs;
-    const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit, first = slot * at.runs(p) * at.most;
+    const int64_t slot = (int64_t)at.r * tiles_of_grid() + at.unit, first = slot * at.runs(p) * at.most;
     if (!last_to_arrive(p.arrived + slot, blocks, (uint32_t *)(memory + TOTALS_AT))) return;
     merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
+}
+
+/* By a block that has no run of its own: a cluster's merges its values nevertheless. */
+CAIRN_INLINE void end_without(const attend_params &p, const tile &at, int runs, unsigned char *memory) {
+    if constexpr (CLUSTERED) {
+        cluster_wait();
+        if (runs) merge_tile(p, at, runs, memory);
+    }
 }
 
 /* Pages, by what the abilities say. */
@@ -245,11 +292,12 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
     uint32_t asked = 0; /* with the row's position, not after it */
     if (p.selected && thread_id() < p.topk)
         asked = load_early((const uint32_t *)choice_of(p, at.kv_head) + thread_id());
+    if (CLUSTERED) inbox_of(at).open();
     list.row = paged_find(p.at, at.r);
     if (MASKED && list.row.valid) list.row.valid = masked.find(p, list.row, at.r);
     if (!list.row.valid) {
         if (at.block == 0) write_nothing(p, at.head, at.count);
-        return;
+        return end_without(p, at, 0, memory);
     }
     list.find(p, at.kv_head, at.block, (int)asked);
 
@@ -257,7 +305,8 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
     const int begin = at.block * list.span, end = min_of(begin + list.span, chunks);
     const int runs = ceil_div(chunks, list.run);
     if (PARTED && chunks == 0 && at.block == 0) write_nothing(p, at.head, at.count);
-    if (begin >= end) return;
+    if (CLUSTERED && thread_id() == 0) inbox_of(at).expect(runs);
+    if (begin >= end) return end_without(p, at, runs, memory);
     if (CHAINED && thread_id() == 0)
         *place_of(memory) = chain_place{ceil_div(chunks, list.span), runs, list.run};
     const int sees = list.row.position + 1;
@@ -266,7 +315,7 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
     if constexpr ((CAIRN_ABILITIES & ~ATTEND_CHAINED) == 0) {
         listed_pieces<row_pages> plain = pieces;
         const uint16_t *cache = p.at.cache;
-        fold_runs(p, at, cache, plain, begin, end, memory,
+        fold_runs(p, at, cache, plain, begin, end, runs, memory,
                   [](int, const key_piece *, auto &) {});
     } else {
         real_pieces<row_pages> keys = {pieces};
@@ -291,7 +340,7 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
                 block_sync();
             }
         }
-        fold_runs(p, at, cache, keys, begin, end, memory,
+        fold_runs(p, at, cache, keys, begin, end, runs, memory,
                  [&](int chunk, const key_piece *piece, auto &s) {
                      const int first = chunk * CHUNK + warp_id() * WARP_KEYS;
                      if constexpr (ADJUSTED)
@@ -316,16 +365,18 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
 /* Tokens: the ids of a row, or of its request. */
 CAIRN_INLINE void attend_tokens(const attend_params &p, const tile &at, unsigned char *memory) {
     token_pieces keys = {p, {}, at.kv_head, -1, {}};
+    if (CLUSTERED) inbox_of(at).open();
     const bool valid = keys.of.find(p, at.r);
     const int chunks = valid ? ceil_div(keys.of.length, CHUNK) : 0;
     const int run = layout_run(chunks, p.at.kv_heads);
     const int span = CHAINED ? run * layout_chained(p.chain, run) : run, runs = ceil_div(chunks, run);
     const int begin = at.block * span, end = min_of(begin + span, chunks);
     if (chunks == 0 && at.block == 0) write_nothing(p, at.head, at.count);
-    if (begin >= end) return;
+    if (CLUSTERED && thread_id() == 0) inbox_of(at).expect(runs);
+    if (begin >= end) return end_without(p, at, runs, memory);
     if (CHAINED && thread_id() == 0) *place_of(memory) = chain_place{ceil_div(chunks, span), runs, run};
     const kept_cache<token_pieces> cache = {p.at.cache, p.scales, keys, 0};
-    fold_runs(p, at, cache, keys, begin, end, memory,
+    fold_runs(p, at, cache, keys, begin, end, runs, memory,
               [&](int chunk, const key_piece *, auto &s) {
                   const uint32_t seen = keys.seen_of(chunk);
                   s.each(at.count, [&](int, int i, int key, float &v) {
@@ -340,7 +391,7 @@ constexpr int BLOCKS = DIM > 64 && (SOFTCAP || MASKED) ? 1 : BLOCKS_EACH;
 
 CAIRN_KERNEL(attend, THREADS, BLOCKS, attend_params) {
     tile at;
-    if constexpr (!TOKEN_LISTS) load_early((const uint32_t *)p.at.positions + block_id_z());
+    if constexpr (!TOKEN_LISTS) load_early((const uint32_t *)p.at.positions + row_of_block());
     at.find(p);
     if constexpr (TOKEN_LISTS) attend_tokens(p, at, shared_base());
     else attend_listed(p, at, shared_base());

@@ -213,4 +213,8 @@ CAIRN_LAYOUT int layout_select_attend_bytes(int pages, int kv_heads, int group, 
            layout_select_bytes(pages, group, dim);
 }
 
+/* Of attention/attention.cu, where a cluster of so many blocks has a row's runs. */
+enum { LAYOUT_ATTEND_CLUSTER = 8 };
+CAIRN_LAYOUT int layout_cluster_bytes(int dim) { return layout_inbox_bytes(LAYOUT_ATTEND_CLUSTER, 16, dim); }
+
 #endif

@@ -111,6 +111,47 @@ CAIRN_INLINE merged merge_runs(int runs, Load load, Again again) {
     return out.share();
 }
 
+/* ---- the merge of two values by a thread: to the bit the same ---- */
+
+/* The largest, and the sum, of the values of eight lanes next to each other, added as weigh_eight does. */
+CAIRN_INLINE float max_eight(float v) {
+#pragma unroll
+    for (int i = 1; i < 8; i *= 2) v = fmaxf(v, shuffle_xor(v, i));
+    return v;
+}
+CAIRN_INLINE float sum_eight(float v) {
+#pragma unroll
+    for (int i = 1; i < 8; i *= 2) v = add_f32(v, shuffle_xor(v, i));
+    return v;
+}
+
+/* The sum of one value of eight runs, as scatter_sum adds them. */
+CAIRN_INLINE float weigh_eight(const float *v, const float *weight) {
+    float o[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) o[i] = mul_f32(v[i], weight[i]);
+    return add_f32(add_f32(add_f32(o[0], o[1]), add_f32(o[2], o[3])),
+                   add_f32(add_f32(o[4], o[5]), add_f32(o[6], o[7])));
+}
+
+/* Two values of a row over its runs so far, their largest m and denominator; add: those of eight runs more. */
+struct merged_pair {
+    float top = NOTHING, sum = 0.0f, o[2] = {0.0f, 0.0f};
+
+    CAIRN_MEMBER void add(f32x2 eight, float x, float y) {
+        const float next = fmaxf(top, eight.x);
+        const float old = exp2_fast(top - next), now = exp2_fast(eight.x - next);
+        sum = fma_f32(sum, old, mul_f32(eight.y, now));
+        o[0] = fma_f32(o[0], old, mul_f32(x, now));
+        o[1] = fma_f32(o[1], old, mul_f32(y, now));
+        top = next;
+    }
+    CAIRN_MEMBER f32x2 share() const {
+        const float all = 1.0f / sum;
+        return sum != 0.0f ? f32x2{o[0] * all, o[1] * all} : f32x2{0.0f, 0.0f};
+    }
+};
+
 /* ---- the last block ---- */
 
 /* Whether this block is the last of `blocks` to come here; all threads, after what they wrote. The

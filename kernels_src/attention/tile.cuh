@@ -21,7 +21,8 @@ struct tile {
 
     template <int QUERIES = 16> CAIRN_MEMBER void find(const attend_params &p) {
         const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, QUERIES);
-        block = block_id(), unit = block_id_y(), r = block_id_z();
+        block = RELAYED ? block_id_z() : block_id();
+        unit = RELAYED ? block_id() : block_id_y(), r = row_of_block();
         most = min_of(group, QUERIES); /* rows of a tile */
         kv_head = unit;
         if (tiles > 1) kv_head = unit / tiles; /* a division, before anything is asked for */
@@ -30,7 +31,7 @@ struct tile {
         head = (int64_t)r * p.heads + kv_head * group + query;
     }
     /* The most runs that a row may have. */
-    CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
+    CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED || RELAYED ? p.runs : grid_blocks(); }
 };
 
 /* What a block folds of the row's list: tiles [begin, end) of KEYS tokens each, RUN at most, of so many
@@ -44,6 +45,11 @@ CAIRN_INLINE bool find_run(const attend_params &p, tile &at, token_list &list, i
     runs = ceil_div(tiles, RUN), begin = at.block * RUN, end = min_of(begin + RUN, tiles);
     if (tiles == 0 && at.block == 0) write_nothing(p, at.head, at.count, THREADS);
     return begin < end;
+}
+
+/* From the largest score, in powers of 2, and the denominator. */
+CAIRN_INLINE float lse_of(float top, float total) {
+    return total > 0.0f ? (top + log2_fast(total)) * 0.6931471805599453f : minus_infinity();
 }
 
 /* By the last block: the row from its runs' values [runs, most, HEAD_DIM] and (m, l) [runs, most]. A warp
@@ -80,10 +86,7 @@ CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const floa
             const merged done = out[u].share();
             if (u > 0 && unit >= units) break;
             if (has_piece(d / 8 + t)) p.out[(at.head + m) * HEAD_DIM + d + number] = done.value;
-            if (p.lse && d == 0 && lane_id() == 0)
-                p.lse[at.head + m] = done.total > 0.0f
-                                         ? (done.top + log2_fast(done.total)) * 0.6931471805599453f
-                                         : minus_infinity();
+            if (p.lse && d == 0 && lane_id() == 0) p.lse[at.head + m] = lse_of(done.top, done.total);
         }
     }
 }

@@ -28,113 +28,17 @@
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/stages.cuh"
 #include "step/merge.cuh"
+#include "attention/relay.cuh"
 
 static_assert(SHARES == 1, "attend_relay: heads of a KV head");
 
-/* A row's run as a part; the grid has the rows. */
-CAIRN_INLINE int part_at_run(int run, int row) { return run * grid_blocks_y() + row; }
-
-/* Where a part leaves what it gives for a head. */
-CAIRN_INLINE float *relayed_values(const step_params &p, int part, int head) {
-    return p.relay + ((int64_t)part * HEADS + head) * HEAD_DIM;
-}
-CAIRN_INLINE float *relayed_sums(const step_params &p, int merger, int part, int head) {
+/* Of row `row`; the grid has the rows. */
+CAIRN_INLINE relay_row relay_of(const step_params &p, int row, int kv_head, int mergers) {
     constexpr int64_t VALUES = (int64_t)(layout_most_runs(KV_HEADS) + 1) * ATTENDED;
-    return p.relay + VALUES + (((int64_t)part * HEADS + head) * p.mergers + merger) * 2;
-}
-
-/* Of up to eight runs from `first` on four values each and their (m, l), once they are there. */
-struct relayed_eight {
-    u32x4 v[8];
-    u32x2 sums[8];
-
-    CAIRN_MEMBER void receive(const step_params &p, int merger, int row, int first, int runs, int head, int d) {
-        patience wait(p);
-        bool complete;
-        do {
-            complete = true;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[i] = u32x4{0, 0, 0, 0}, sums[i] = u32x2{as_u32(NOTHING), 0};
-                if (first + i >= runs) continue;
-                v[i] = load_relaxed16(relayed_values(p, part_at_run(first + i, row), head) + d);
-                sums[i] = load_relaxed8(relayed_sums(p, merger, part_at_run(first + i, row), head));
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                complete = complete && full(v[i]) && sums[i].x != EMPTY && sums[i].y != EMPTY;
-        } while (!complete && wait.more());
-    }
-    /* And so that the next kernel finds nothing there. */
-    CAIRN_MEMBER void forget(const step_params &p, int row, int first, int runs, int head, int d) const {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (first + i < runs)
-                store_relaxed16(relayed_values(p, part_at_run(first + i, row), head) + d,
-                                u32x4{EMPTY, EMPTY, EMPTY, EMPTY});
-    }
-    /* Their largest m, the denominator and the values, to the bit as merge_block. */
-    CAIRN_MEMBER f32x2 weigh(f32x4 &values) const {
-        float top = NOTHING, l[8], weights[8], one[8], out[4];
-#pragma unroll
-        for (int i = 0; i < 8; i++) top = fmaxf(top, as_f32(sums[i].x)), l[i] = as_f32(sums[i].y);
-#pragma unroll
-        for (int i = 0; i < 8; i++) weights[i] = exp2_fast(as_f32(sums[i].x) - top);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) one[i] = as_f32(k == 0 ? v[i].x : k == 1 ? v[i].y : k == 2 ? v[i].z : v[i].w);
-            out[k] = weigh_eight(one, weights);
-        }
-        values = f32x4{out[0], out[1], out[2], out[3]};
-        return f32x2{top, weigh_eight(l, weights)};
-    }
-};
-
-/* Part `merger` of `mergers` of a KV head's values over all runs: four lanes have four values, of eight runs each at a
- * time. All threads. */
-CAIRN_INLINE void merge_relayed(const step_params &p, uint8_t *layer, int row, int kv_head, int runs, int merger,
-                                int mergers) {
-    constexpr int ALL = GROUP * HEAD_DIM; /* a multiple of 16 */
-    const int each = round_up(ceil_div(ALL, mergers), 4), begin = merger * each, end = min_of(begin + each, ALL);
-#pragma unroll 1
-    for (int at = begin + thread_id(); at - lane_id() < end; at += THREADS) {
-        const int i = min_of(at / 4 * 4, end - 4), head = kv_head * GROUP + i / HEAD_DIM, d = i % HEAD_DIM;
-        const int own = at < end ? at % 4 * 8 : runs;
-        merged_pair low, high;
-#pragma unroll 1
-        for (int first = 0; first < runs; first += 32) {
-            f32x2 sums = {NOTHING, 0.0f};
-            f32x4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (first + own < runs) {
-                relayed_eight eight;
-                eight.receive(p, merger, row, first + own, runs, head, d);
-                eight.forget(p, row, first + own, runs, head, d);
-                sums = eight.weigh(v);
-            }
-            warp_sync();
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int from = (lane_id() & ~3) + e;
-                const f32x2 that = {shuffle(sums.x, from), shuffle(sums.y, from)};
-                const f32x2 one = {shuffle(v.x, from), shuffle(v.y, from)};
-                const f32x2 two = {shuffle(v.z, from), shuffle(v.w, from)};
-                if (first + e * 8 >= runs) continue;
-                low.add(that, one.x, one.y);
-                high.add(that, two.x, two.y);
-            }
-        }
-        if (at % 4 || at >= end) continue;
-        const f32x2 a = low.share(), b = high.share();
-        send_attended(layer, row, head, d, a.x, a.y);
-        send_attended(layer, row, head, d + 2, b.x, b.y);
-    }
-    block_sync();
-#pragma unroll 1
-    for (int i = thread_id(); i < runs * GROUP * 2; i += THREADS) {
-        const int part = part_at_run(i / 2 / GROUP, row);
-        store_relaxed((uint32_t *)relayed_sums(p, merger, part, kv_head * GROUP + i / 2 % GROUP) + i % 2, EMPTY);
-    }
+    const int64_t head = row * HEADS + kv_head * GROUP, step = (int64_t)grid_blocks_y() * HEADS;
+    const int most = p.mergers;
+    return {p.relay + head * HEAD_DIM, p.relay + VALUES + head * most * 2, step * HEAD_DIM, step * most * 2,
+            GROUP, most, mergers};
 }
 
 CAIRN_KERNEL(step_attend_relay, THREADS, ATTEND_BLOCKS, step_params) {
@@ -150,18 +54,13 @@ CAIRN_KERNEL(step_attend_relay, THREADS, ATTEND_BLOCKS, step_params) {
     const attend_place at = attend_item_run<query_tiles(SHARE)>(
         p, item, cache, layer, memory,
         [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
-            const int head = place.share * GROUP;
-            const int part = part_at_run(run, place.first);
-            merge_warps(totals, parts, step, GROUP, [&](int m, int d, f32x4 v, f32x2 sums) {
-                send(relayed_values(p, part, head + m) + d, v);
-                if (d > 0) return;
-#pragma unroll 1
-                for (int merger = 0; merger < mergers; merger++) {
-                    send(relayed_sums(p, merger, part, head + m), sums.x);
-                    send(relayed_sums(p, merger, part, head + m) + 1, sums.y);
-                }
-            });
+            relay_of(p, place.first, place.share, mergers).send(run, totals, parts, step);
         });
-    const int merger = at.run + mergers - at.runs(p);
-    if (merger >= 0) merge_relayed(p, layer, at.first, at.share, at.runs(p), merger, mergers);
+    const int runs = at.runs(p), merger = at.run + mergers - runs;
+    if (merger < 0) return;
+    merge_relayed(relay_of(p, at.first, at.share, mergers), runs, merger, patience(p),
+                  [&](int m, int d, const merged_pair &pair) {
+                      const f32x2 o = pair.share();
+                      send_attended(layer, at.first, at.share * GROUP + m, d, o.x, o.y);
+                  });
 }

@@ -38,13 +38,8 @@ CAIRN_KERNEL(step_attend_row, THREADS, ATTEND_BLOCKS, step_params) {
     const int kv_head = block_id_y();
     const bool live = find_row(p, block_id_z(), kv_head, cluster_rank(), item);
     const step_cache cache = cache_of(p, p.layer);
-    const cluster_inbox inbox(memory + CHAIN_AT);
-    if (thread_id() == 0) {
-        inbox.mail.open();
-        fence_mbarrier_init();
-    }
-    block_sync();
-    cluster_arrive_relaxed();
+    const cluster_inbox inbox(memory + CHAIN_AT, GROUP);
+    inbox.open();
     if (live) fetch_first(p, item, cache, memory, false);
     start_input(true);
     const int row = item.first, runs = runs_of(p, item.position);

@@ -47,7 +47,7 @@ CAIRN_INLINE exchange exchange_of(unsigned char *memory, int which) {
 CAIRN_INLINE void begin_exchanges(unsigned char *memory) {
     if (thread_id() == 0) {
         for (int i = 0; i < 2; i++) exchange_of(memory, i).open();
-        cluster_inbox(memory + INBOX_AT).mail.open();
+        cluster_inbox(memory + INBOX_AT, GROUP).mail.open();
         fence_mbarrier_init();
     }
     block_sync();
@@ -278,7 +278,7 @@ CAIRN_KERNEL(step_select_attend, THREADS, 1, step_params) {
     block_sync();
     if (cluster_rank() == cluster_size() - 1) tell_pages(p, r, s.bits, list, count); /* which has the fewest runs */
     const list_runs runs(p, r, count);
-    const cluster_inbox inbox(memory + INBOX_AT);
+    const cluster_inbox inbox(memory + INBOX_AT, GROUP);
     if (thread_id() == 0) inbox.expect(runs.count);
     attend_own(p, r, cache, memory, {list, r.table, count}, runs, inbox);
     merge_cluster(inbox, runs.count, r.row, r.kv_head, layer);

@@ -277,6 +277,8 @@ static cairn_status device_check_errors(device *dev) {
 
 static bool device_is_apart(const device *dev) { return dev->cuda; }
 
+static bool device_has_clusters(const device *dev) { return dev->arch >= 90 && dev->arch < 120; }
+
 static bool device_wait(device *dev) {
     return !dev->cuda || !dev->drv->cuStreamSynchronize(dev->stream);
 }

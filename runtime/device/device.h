@@ -85,6 +85,8 @@ static void device_set_threads(device *dev, int threads);
 /* Whether device memory lies apart from the host's: the host reads none of it in place, and what the
  * host's memory holds says nothing of it. */
 static bool device_is_apart(const device *dev);
+/* Whether kernels may be launched as clusters of many blocks, which reach each other's memory. */
+static bool device_has_clusters(const device *dev);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

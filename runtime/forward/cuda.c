@@ -327,7 +327,7 @@ typedef struct forward_cuda_state {
     int32_t *lists, *list_counts, *new_pages, *pages_read;
     uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */
     uint32_t *arrived;   /* [row, share of heads] blocks of a kernel; zero between kernels */
-    float *relay;        /* see step_params */
+    uint32_t *relay;     /* see step_params */
     uint32_t *row_pages; /* [layer, STEP_FLOW_ROWS, kv_head, seen_words] */
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */

@@ -77,7 +77,7 @@ static void cuda_take_lists(forward_cuda_state *f, device_arena *a) {
                                       "the lists of pages");
     f->list_counts = (int32_t *)device_take(a, STEP_STAGE_ROWS * heads * 4, "the lists' lengths");
     f->arrived = (uint32_t *)device_take(a, cuda_counters(f) * 4, "the blocks' counters");
-    if (f->may_relay) f->relay = (float *)device_take(a, cuda_relay_bytes(f), "the runs of a row");
+    if (f->may_relay) f->relay = (uint32_t *)device_take(a, cuda_relay_bytes(f), "the runs of a row");
     f->seen = (uint32_t *)device_take(a, f->seen_bytes, "the pages read");
     f->row_pages = (uint32_t *)device_take(a, layers * STEP_FLOW_ROWS * heads * words * 4,
                                            "the pages of rows");
@@ -179,8 +179,6 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     if ((status = device_host_alloc(f->dev, cuda_result_words(f) * 8, "a step's results", &words))) return status;
     f->host_told = (int32_t *)words;
     /* where blocks wait for words, there are none; all else begins as zeros */
-    if (f->may_relay)
-        DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->relay), 0xff, cuda_relay_bytes(f), f->dev->stream));
     if (f->flow_chunks)
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
                                         (size_t)f->flow.exchange_bytes, f->dev->stream));

@@ -44,7 +44,7 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 
 /* Whether it can be launched by now. */
 static bool cuda_has_joint(forward_cuda_state *f) {
-    if (!cuda_has_clusters(f) || f->latents.heads ||
+    if (!device_has_clusters(f->dev) || f->latents.heads ||
         f->shape->heads / f->shape->kv_heads > LAYOUT_STEP_CHAIN_HEADS ||
         cuda_joint_bytes(f) > (size_t)f->dev->max_shared_bytes)
         return false;

@@ -308,11 +308,6 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
     if (cuda_pays_large(f, 2 * s->ffn, f->max_rows)) f->large_block = (step_block){8, 1, 256, 4};
 }
 
-/* Whether kernels may be launched as clusters of many blocks, which reach each other's memory. */
-static bool cuda_has_clusters(const forward_cuda_state *f) {
-    return f->dev->arch >= 90 && f->dev->arch < 120;
-}
-
 /* Kernels of a row alone (cuda_chain.c): not where a flow kernel serves such rows. Of more KV heads the clusters would
  * not all find room at once; sixteen blocks wait longer for it, which runs of heads of 64 do not make up for (H200: a
  * 1B behind 2050 tokens 397 us for 389 by relay, an 8B of Q4_K_M behind 1900 1674 for 1716). Blocks that merge wait for
@@ -323,12 +318,12 @@ static void cuda_choose_row_kernels(forward_cuda_state *f) {
     f->row_places = f->blocks;
     f->row_most = f->shape->head_dim > 64 ? 2 * STEP_ROW_CLUSTER : STEP_ROW_CLUSTER;
     while (f->row_most * kv_heads > 2 * f->blocks) f->row_most /= 2;
-    if (!f->may_relay || !cuda_has_clusters(f) || f->row_most < STEP_ROW_CLUSTER) f->row_most = 0;
+    if (!f->may_relay || !device_has_clusters(f->dev) || f->row_most < STEP_ROW_CLUSTER) f->row_most = 0;
     f->mergers = mergers < 1 ? 1 : mergers > 8 ? 8 : mergers;
 }
 
 /* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
-static bool cuda_spreads(const forward_cuda_state *f) { return f->streamed && cuda_has_clusters(f); }
+static bool cuda_spreads(const forward_cuda_state *f) { return f->streamed && device_has_clusters(f->dev); }
 
 _Static_assert((int)CAIRN_KV_BF16 == ATTEND_CACHE_BF16 && (int)CAIRN_KV_F32 == ATTEND_CACHE_F32 &&
                (int)CAIRN_KV_E4M3 == ATTEND_CACHE_E4M3, "kinds of caches");

@@ -6,7 +6,7 @@
 #define JIT_MAX_THREADS 16
 #define JIT_OWN_THREADS 12 /* unless asked for more: as many programs as a model waits for */
 #define JIT_MAX_ARCHS 64
-#define JIT_MAX_HEADERS 64
+#define JIT_MAX_HEADERS 96
 #define JIT_STACK_BYTES ((size_t)8 << 20)
 
 typedef enum jit_worker_state { JIT_IDLE, JIT_STARTED, JIT_ENDED, JIT_JOINING } jit_worker_state;

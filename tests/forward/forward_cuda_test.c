@@ -511,7 +511,7 @@ static void test_clusters(rig *gpu, int at, bool expected) {
  * blocks that are counted, alone and among others. */
 static void test_row(rig *gpu, int at, int how) {
     forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
-    const bool may_relay = s->may_relay, can = may_relay && cuda_has_clusters(s);
+    const bool may_relay = s->may_relay, can = may_relay && device_has_clusters(s->dev);
     const int runs = cuda_row_runs(s, NULL, at), most = s->row_most;
     const char *kind = how == DENSE ? "dense" : "one layer sparse";
     bool fine;

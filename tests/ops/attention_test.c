@@ -403,30 +403,65 @@ static void test_mask(int k, int entries, int before, cairn_type type) {
     free(visible), drop(&bases), drop(&mask), drop_world(&w);
 }
 
+/* Whether row after row beside rows of one token has the bits that all had together. */
+static bool same_alone(const world *w, cairn_attend_args a, const both *all, const both *at) {
+    const size_t bytes = all->bytes / (size_t)w->rows;
+    bool same = true;
+    a.pages.positions = at->t, a.out = all->t, a.lse = NULL;
+    for (int r = 0; r < w->rows && same; r++) {
+        for (int i = 0; i < w->rows; i++) ints(at)[i] = i == r ? ints(&w->at)[i] : 0;
+        upload(at), poison(all);
+        same = done(cairn_attend(rt, &a));
+        download(all);
+        same = same && !memcmp(all->host + (size_t)r * bytes, w->out.host + (size_t)r * bytes, bytes);
+    }
+    return same;
+}
+
+enum { FULL = 1, EMPTY = 1 << 20 }; /* multiprocessors: so few that a block takes several runs; enough for any way */
+
 /* Rows of any length together, of which a block takes several runs; a row alone has the same bits. */
 static void test_together(cairn_type type, int size, int dim, int group) {
     const int lengths[] = {1300, 40, 700, 1}, count = rt->device.sm_count;
     world w = make_world(type, CAIRN_F32, size, dim, 2, group, 8, 4, lengths);
     both all = MAKE(CAIRN_F32, w.rows, w.heads, dim), at = MAKE(CAIRN_I32, w.rows);
     cairn_attend_args a = attend_of(&w);
-    bool fine, same = true;
+    bool fine;
     send_world(&w);
-    rt->device.sm_count = 1;
+    rt->device.sm_count = FULL;
     fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
     tap_ok(fine, "attend on %s: rows of any length together, cache %s, page %d, dim %d, %d heads each", where,
            cairn_type_name(type), size, dim, group);
     rt->device.sm_count = count;
-    for (int r = 0; r < w.rows && fine; r++) {
-        const size_t bytes = all.bytes / (size_t)w.rows;
-        for (int i = 0; i < w.rows; i++) ints(&at)[i] = i == r ? ints(&w.at)[i] : 0;
-        upload(&at), poison(&all);
-        a.pages.positions = at.t, a.out = all.t, a.lse = NULL;
-        fine = done(cairn_attend(rt, &a));
-        download(&all);
-        same = same && fine && !memcmp(all.host + (size_t)r * bytes, w.out.host + (size_t)r * bytes, bytes);
-    }
-    tap_ok(same, "attend on %s: and beside rows of one token the same bits", where);
+    tap_ok(fine && same_alone(&w, a, &all, &at), "attend on %s: and beside rows of one token the same bits", where);
     drop(&all), drop(&at), drop_world(&w);
+}
+
+/* Few rows, which a cluster merges or relay, to the bit as the last block does, again and again. */
+static void test_few(cairn_type type, int size, int dim, int group, int longest) {
+    const int lengths[] = {longest, longest / 2 + 3}, count = rt->device.sm_count;
+    world w = make_world(type, CAIRN_F32, size, dim, 1, group, 2, 2, lengths);
+    both all = MAKE(CAIRN_F32, w.rows, w.heads, dim), sums = MAKE(CAIRN_F32, w.rows, w.heads);
+    const int chunks = layout_chunks(w.max_pages, size, dim), runs = layout_runs(chunks, 1);
+    cairn_attend_args a = attend_of(&w);
+    bool fine;
+    send_world(&w);
+    rt->device.sm_count = FULL;
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    rt->device.sm_count = EMPTY;
+    a.out = all.t, a.lse = sums.t;
+    for (int i = 0; i < 3; i++) {
+        poison(&all), poison(&sums);
+        fine = fine && done(cairn_attend(rt, &a));
+        download(&all), download(&sums);
+        fine = fine && !memcmp(all.host, w.out.host, all.bytes);
+        for (int h = 0; h < w.rows * w.heads; h++)
+            fine = fine && near((double)floats(&sums)[h], (double)floats(&w.lse)[h], 1e-6);
+    }
+    tap_ok(fine, "attend on %s: two rows of up to %d runs alone, cache %s, page %d, dim %d, %d heads: the same bits",
+           where, runs, cairn_type_name(type), size, dim, group);
+    rt->device.sm_count = count;
+    drop(&all), drop(&sums), drop_world(&w);
 }
 
 /* ---- prompts ---- */
@@ -882,12 +917,24 @@ static void part(cairn_runtime *opened, const char *name) {
     test_types(CAIRN_BF16, CAIRN_BF16, 16, 64, 2, 2, 0, false);
     test_types(CAIRN_F32, CAIRN_F32, 32, 32, 1, 3, 5, false);
     test_types(CAIRN_E4M3, CAIRN_F16, 64, 128, 1, 20, 0, true);
-    if (on_gpu) { /* as on a GPU that is full: a block takes several runs */
+    if (on_gpu) {
         const int count = rt->device.sm_count;
-        rt->device.sm_count = 1;
+        rt->device.sm_count = FULL;
         test_pages(CAIRN_E4M3, 16, 128, 1, 3, true, 0);
         test_tokens(CAIRN_E4M3, 16, 64, 1, 4, 700);
+        rt->device.sm_count = EMPTY;
+        test_pages(CAIRN_F16, 64, 128, 1, 3, true, 1);
+        test_tokens(CAIRN_E4M3, 16, 64, 1, 20, 700);
+        rt->device.sm_count = 110; /* where one block of a row merges what goes by relay */
+        test_types(CAIRN_BF16, CAIRN_F32, 64, 80, 2, 3, 30, true);
+        rt->device.sm_count = 30;
+        test_tokens(CAIRN_F16, 16, 128, 1, 3, 1400);
         rt->device.sm_count = count;
+        test_few(CAIRN_F16, 64, 128, 4, 1000);
+        test_few(CAIRN_F16, 64, 128, 4, 1300);
+        test_few(CAIRN_E4M3, 16, 80, 17, 900);
+        test_few(CAIRN_E4M3, 16, 80, 3, 1500);
+        test_few(CAIRN_F16, 16, 64, 1, 2600);
     }
     test_together(CAIRN_F16, 64, 128, 2);
     test_together(CAIRN_E4M3, 16, 64, 4);

@@ -18,13 +18,20 @@ static int ops_attend_most_pages(const attend_params *p) {
     return all < p->at.max_pages ? (int)all : p->at.max_pages;
 }
 
-/* units: of rows x KV heads x tiles of so many queries. */
+/* units: of rows x KV heads x tiles of so many queries. way: ops_attend_way. */
 static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int queries,
-                                         int runs) {
-    size_t parts = (size_t)units * (size_t)runs * (size_t)queries * (size_t)p->at.head_dim * 4;
-    size_t sums = (size_t)units * (size_t)runs * (size_t)queries * 8;
-    void *memory, *flags;
-    cairn_status status = device_scratch(dev, parts + sums, "attend", &memory);
+                                         int runs, int way) {
+    const size_t states = (size_t)units * (size_t)runs * (size_t)queries;
+    const size_t parts = states * (size_t)p->at.head_dim * 4, sums = states * 8;
+    void *memory = NULL, *flags;
+    cairn_status status;
+    if (way == ATTEND_CLUSTER) return CAIRN_OK; /* all stays on the chip */
+    if (way == ATTEND_RELAY) {
+        status = device_flags(dev, parts + sums * (size_t)p->mergers, "attend", &flags);
+        p->arrived = (uint32_t *)flags;
+        return status;
+    }
+    status = device_scratch(dev, parts + sums, "attend", &memory);
     if (!status) status = device_flags(dev, (size_t)units * 4, "attend", &flags);
     if (status) return status;
     p->arrived = (uint32_t *)flags;
@@ -34,7 +41,7 @@ static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t 
 }
 
 /* The chunks that a row of the call may have at most, and its runs. */
-typedef struct ops_attend_grid { int run, runs, chain, blocks; } ops_attend_grid;
+typedef struct ops_attend_grid { int run, runs, chain, blocks, way; } ops_attend_grid;
 
 /* Blocks for a row whose runs are chained up to `chain` chunks: as many as any length up to the
  * longest takes. */
@@ -74,6 +81,23 @@ static int ops_attend_longest(const attend_params *p, int abilities, int run) {
     return run < 4 || (abilities & ATTEND_CACHE) == ATTEND_CACHE_E4M3 ? 16 : 0;
 }
 
+/* How few rows are merged, as the engine's are (forward/cuda_chain.c): of up to LAYOUT_ATTEND_CLUSTER runs by a cluster
+ * where each block has a multiprocessor to itself (an H200 has room for 15 clusters so); else by relay where all blocks
+ * find room at once. 0: by the last block. */
+static int ops_attend_way(const device *dev, int runs, int64_t units) {
+    const int64_t blocks = units * LAYOUT_ATTEND_CLUSTER;
+    if (runs < 2) return 0;
+    if (runs <= LAYOUT_ATTEND_CLUSTER && device_has_clusters(dev) && blocks * 11 <= (int64_t)dev->sm_count * 10)
+        return ATTEND_CLUSTER;
+    return units * runs <= 2 * (int64_t)dev->sm_count ? ATTEND_RELAY : 0;
+}
+
+/* Blocks of a tile that merge: they wait for each other, and so are to leave room for all. */
+static int ops_attend_mergers(const device *dev, int64_t units) {
+    const int64_t most = dev->sm_count / 4 / units;
+    return most < 1 ? 1 : most > 4 ? 4 : (int)most;
+}
+
 /* units: of rows x KV heads x tiles of queries. */
 static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_params *p, int abilities,
                                        int64_t units) {
@@ -86,7 +110,9 @@ static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_par
     grid.run = layout_run(chunks, heads);
     grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
     grid.chain = 0;
-    if (p->heads / heads <= LAYOUT_CHAIN_ROWS)
+    grid.way = ops_attend_way(&rt->device, grid.runs, units);
+    if (grid.way == ATTEND_CLUSTER) grid.blocks = LAYOUT_ATTEND_CLUSTER;
+    if (!grid.way && p->heads / heads <= LAYOUT_CHAIN_ROWS)
         ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2,
                          ops_attend_longest(p, abilities, grid.run));
     return grid;
@@ -123,7 +149,7 @@ static cairn_status ops_attend_tiles(cairn_runtime *rt, attend_params *p, int64_
     p->chain = step ? ATTEND_PACKED_KEYS / keys : 0;
     tiles = (rows + p->tokens_each - 1) / p->tokens_each;
     status = ops_attend_workspace(&rt->device, p, tiles * p->at.kv_heads, parts > 1 ? most : 0,
-                                  (int)parts);
+                                  (int)parts, 0);
     dims->grid[0] = (unsigned)parts;
     dims->grid[1] = (unsigned)p->at.kv_heads;
     dims->grid[2] = (unsigned)tiles;
@@ -166,26 +192,28 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     const int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
     const ops_attend_grid grid = ops_attend_plan(rt, p, abilities, units * rows);
     const int span = grid.chain > grid.run ? grid.chain : grid.run;
+    const bool relay = grid.way == ATTEND_RELAY;
     device_dims dims = {{0, 0, 0}, 0, 0, 0, false};
     ops_kernel want;
     int run_pages;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, group < 16 ? group : 16,
-                                                    grid.runs));
-    if (status) return status;
-    if (grid.chain) abilities |= ATTEND_CHAINED;
-    p->chain = grid.chain, p->runs = grid.runs;
+    p->chain = grid.chain, p->runs = grid.runs, p->mergers = ops_attend_mergers(&rt->device, units * rows);
+    status = ops_attend_workspace(&rt->device, p, units * rows, group < 16 ? group : 16, grid.runs, grid.way);
+    if ((status = handles_leave(rt, status))) return status;
+    abilities |= grid.chain ? ATTEND_CHAINED : grid.way;
     want = ops_attend_kernel("attention/attention.cu", "attend", p, abilities);
     run_pages = abilities & ATTEND_TOKENS ? 0 : span * layout_chunk(dim) / size + 2;
-    dims.grid[0] = (unsigned)grid.blocks;
-    dims.grid[1] = (unsigned)units;
-    dims.grid[2] = (unsigned)rows;
+    dims.grid[0] = (unsigned)(relay ? units : grid.blocks);
+    dims.grid[1] = (unsigned)(relay ? rows : units);
+    dims.grid[2] = (unsigned)(relay ? grid.blocks : rows);
     dims.block = (unsigned)layout_warps(dim) * 32;
     dims.shared_bytes = (unsigned)layout_attend_bytes(dim);
     if ((abilities & ATTEND_CACHE) == ATTEND_CACHE_E4M3)
         dims.shared_bytes += (unsigned)layout_scale_bytes(dim);
     if (grid.chain) dims.shared_bytes += (unsigned)layout_chain_bytes(dim);
+    if (grid.way == ATTEND_CLUSTER)
+        dims.shared_bytes += (unsigned)layout_cluster_bytes(dim), dims.cluster = LAYOUT_ATTEND_CLUSTER;
     if (!(abilities & ATTEND_TOKENS))
         dims.shared_bytes += (unsigned)layout_list_bytes(p->at.max_pages, run_pages);
     if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages, dim);
@@ -240,7 +268,7 @@ static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, 
     dims.grid[1] = (unsigned)shape.units;
     dims.grid[2] = (unsigned)rows;
     if (!p->partial)
-        status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs);
+        status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs, 0);
     if ((status = handles_leave(rt, status))) return status;
     memset(&want, 0, sizeof want);
     want.source = shape.source;
