@@ -464,6 +464,44 @@ static void test_few(cairn_type type, int size, int dim, int group, int longest)
     drop(&all), drop(&sums), drop_world(&w);
 }
 
+/* Captured calls of few rows: before relay's memory is there, and behind it, where positions change. */
+static void test_captured(void) {
+    const int lengths[] = {1300, 700}, count = rt->device.sm_count;
+    const size_t flags = rt->device.flags_bytes;
+    world w = make_world(CAIRN_F16, CAIRN_F32, 64, 128, 1, 4, 2, 2, lengths);
+    both all = MAKE(CAIRN_F32, w.rows, w.heads, w.dim);
+    cairn_graph *graph = NULL;
+    cairn_attend_args a = attend_of(&w);
+    bool fine;
+    send_world(&w);
+    rt->device.sm_count = FULL;
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    a.out = all.t;
+    rt->device.sm_count = EMPTY;
+    fine = fine && done(cairn_graph_begin(rt)) && done(cairn_attend(rt, &a)) && done(cairn_graph_end(rt, &graph));
+    poison(&all);
+    fine = fine && done(cairn_graph_launch(rt, graph));
+    download(&all);
+    tap_ok(fine && rt->device.flags_bytes == flags && !memcmp(all.host, w.out.host, all.bytes),
+           "attend on %s: few rows, captured before any such call", where);
+    cairn_graph_free(rt, graph);
+    fine = fine && done(cairn_attend(rt, &a)) && rt->device.flags_bytes > flags &&
+           done(cairn_graph_begin(rt)) && done(cairn_attend(rt, &a)) && done(cairn_graph_end(rt, &graph));
+    for (int i = 0; i < 4 && fine; i++) {
+        ints(&w.at)[0] = between(0, 1299), ints(&w.at)[1] = between(0, 699);
+        upload(&w.at), poison(&all);
+        fine = done(cairn_graph_launch(rt, graph));
+        download(&all);
+        rt->device.sm_count = FULL, a.out = w.out.t;
+        fine = fine && done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0) && !memcmp(all.host, w.out.host, all.bytes);
+        rt->device.sm_count = EMPTY, a.out = all.t;
+    }
+    tap_ok(fine, "attend on %s: captured behind one, launched at other positions", where);
+    cairn_graph_free(rt, graph);
+    rt->device.sm_count = count;
+    drop(&all), drop_world(&w);
+}
+
 /* ---- prompts ---- */
 
 /* Two prompts whole, of which one has a part before it; a row alone has the same bits. */
@@ -919,6 +957,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_types(CAIRN_E4M3, CAIRN_F16, 64, 128, 1, 20, 0, true);
     if (on_gpu) {
         const int count = rt->device.sm_count;
+        test_captured();
         rt->device.sm_count = FULL;
         test_pages(CAIRN_E4M3, 16, 128, 1, 3, true, 0);
         test_tokens(CAIRN_E4M3, 16, 64, 1, 4, 700);

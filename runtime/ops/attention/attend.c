@@ -18,6 +18,19 @@ static int ops_attend_most_pages(const attend_params *p) {
     return all < p->at.max_pages ? (int)all : p->at.max_pages;
 }
 
+/* Blocks of a tile that merge: they wait for each other, and so are to leave room for all. */
+static int ops_attend_mergers(const device *dev, int64_t units) {
+    const int64_t most = dev->sm_count / 4 / units;
+    return most < 1 ? 1 : most > 4 ? 4 : (int)most;
+}
+
+/* What runs leave for those. */
+static size_t ops_attend_relayed(const device *dev, const attend_params *p, int64_t units, int runs) {
+    const int group = p->heads / p->at.kv_heads, queries = group < 16 ? group : 16;
+    const size_t each = (size_t)p->at.head_dim * 4 + 8 * (size_t)ops_attend_mergers(dev, units);
+    return (size_t)units * (size_t)runs * (size_t)queries * each;
+}
+
 /* units: of rows x KV heads x tiles of so many queries. way: ops_attend_way. */
 static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int queries,
                                          int runs, int way) {
@@ -27,7 +40,8 @@ static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t 
     cairn_status status;
     if (way == ATTEND_CLUSTER) return CAIRN_OK; /* all stays on the chip */
     if (way == ATTEND_RELAY) {
-        status = device_flags(dev, parts + sums * (size_t)p->mergers, "attend", &flags);
+        p->mergers = ops_attend_mergers(dev, units);
+        status = device_flags(dev, ops_attend_relayed(dev, p, units, runs), "attend", &flags);
         p->arrived = (uint32_t *)flags;
         return status;
     }
@@ -83,19 +97,15 @@ static int ops_attend_longest(const attend_params *p, int abilities, int run) {
 
 /* How few rows are merged, as the engine's are (forward/cuda_chain.c): of up to LAYOUT_ATTEND_CLUSTER runs by a cluster
  * where each block has a multiprocessor to itself (an H200 has room for 15 clusters so); else by relay where all blocks
- * find room at once. 0: by the last block. */
-static int ops_attend_way(const device *dev, int runs, int64_t units) {
+ * find room at once, and in a capture its zeros are there. 0: by the last block. */
+static int ops_attend_way(const cairn_runtime *rt, const attend_params *p, int runs, int64_t units) {
+    const device *dev = &rt->device;
     const int64_t blocks = units * LAYOUT_ATTEND_CLUSTER;
     if (runs < 2) return 0;
     if (runs <= LAYOUT_ATTEND_CLUSTER && device_has_clusters(dev) && blocks * 11 <= (int64_t)dev->sm_count * 10)
         return ATTEND_CLUSTER;
-    return units * runs <= 2 * (int64_t)dev->sm_count ? ATTEND_RELAY : 0;
-}
-
-/* Blocks of a tile that merge: they wait for each other, and so are to leave room for all. */
-static int ops_attend_mergers(const device *dev, int64_t units) {
-    const int64_t most = dev->sm_count / 4 / units;
-    return most < 1 ? 1 : most > 4 ? 4 : (int)most;
+    if (units * runs > 2 * (int64_t)dev->sm_count) return 0;
+    return rt->capturing && dev->flags_bytes < ops_attend_relayed(dev, p, units, runs) ? 0 : ATTEND_RELAY;
 }
 
 /* units: of rows x KV heads x tiles of queries. */
@@ -110,7 +120,7 @@ static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_par
     grid.run = layout_run(chunks, heads);
     grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
     grid.chain = 0;
-    grid.way = ops_attend_way(&rt->device, grid.runs, units);
+    grid.way = ops_attend_way(rt, p, grid.runs, units);
     if (grid.way == ATTEND_CLUSTER) grid.blocks = LAYOUT_ATTEND_CLUSTER;
     if (!grid.way && p->heads / heads <= LAYOUT_CHAIN_ROWS)
         ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2,
@@ -198,7 +208,7 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     int run_pages;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    p->chain = grid.chain, p->runs = grid.runs, p->mergers = ops_attend_mergers(&rt->device, units * rows);
+    p->chain = grid.chain, p->runs = grid.runs;
     status = ops_attend_workspace(&rt->device, p, units * rows, group < 16 ? group : 16, grid.runs, grid.way);
     if ((status = handles_leave(rt, status))) return status;
     abilities |= grid.chain ? ATTEND_CHAINED : grid.way;
