@@ -29,9 +29,7 @@ static cairn_status jit_join_headers(jit *j, base *b) {
     for (file = j->options.files; file->name; file++) {
         base_text text = {0};
         char *copy;
-        if (!jit_is_header(file)) continue;
-        if (j->header_count == JIT_MAX_HEADERS)
-            return base_fail(b, CAIRN_UNSUPPORTED, "kernels: more than %d headers (JIT_MAX_HEADERS)", JIT_MAX_HEADERS);
+        if (!jit_is_header(file) || j->header_count == JIT_MAX_HEADERS) continue;
         copy = (char *)base_new(b, file->bytes + 1, 1);
         if (!copy || !jit_add_file(b, &text, file)) {
             base_delete(b, copy, file->bytes + 1, 1);

@@ -18,34 +18,13 @@ static int ops_attend_most_pages(const attend_params *p) {
     return all < p->at.max_pages ? (int)all : p->at.max_pages;
 }
 
-/* Blocks of a tile that merge: they wait for each other, and so are to leave room for all. */
-static int ops_attend_mergers(const device *dev, int64_t units) {
-    const int64_t most = dev->sm_count / 4 / units;
-    return most < 1 ? 1 : most > 4 ? 4 : (int)most;
-}
-
-/* What runs leave for those. */
-static size_t ops_attend_relayed(const device *dev, const attend_params *p, int64_t units, int runs) {
-    const int group = p->heads / p->at.kv_heads, queries = group < 16 ? group : 16;
-    const size_t each = (size_t)p->at.head_dim * 4 + 8 * (size_t)ops_attend_mergers(dev, units);
-    return (size_t)units * (size_t)runs * (size_t)queries * each;
-}
-
-/* units: of rows x KV heads x tiles of so many queries. way: ops_attend_way. */
+/* units: of rows x KV heads x tiles of so many queries. */
 static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int queries,
-                                         int runs, int way) {
-    const size_t states = (size_t)units * (size_t)runs * (size_t)queries;
-    const size_t parts = states * (size_t)p->at.head_dim * 4, sums = states * 8;
-    void *memory = NULL, *flags;
-    cairn_status status;
-    if (way == ATTEND_CLUSTER) return CAIRN_OK; /* all stays on the chip */
-    if (way == ATTEND_RELAY) {
-        p->mergers = ops_attend_mergers(dev, units);
-        status = device_flags(dev, ops_attend_relayed(dev, p, units, runs), "attend", &flags);
-        p->arrived = (uint32_t *)flags;
-        return status;
-    }
-    status = device_scratch(dev, parts + sums, "attend", &memory);
+                                         int runs) {
+    size_t parts = (size_t)units * (size_t)runs * (size_t)queries * (size_t)p->at.head_dim * 4;
+    size_t sums = (size_t)units * (size_t)runs * (size_t)queries * 8;
+    void *memory, *flags;
+    cairn_status status = device_scratch(dev, parts + sums, "attend", &memory);
     if (!status) status = device_flags(dev, (size_t)units * 4, "attend", &flags);
     if (status) return status;
     p->arrived = (uint32_t *)flags;
@@ -95,19 +74,6 @@ static int ops_attend_longest(const attend_params *p, int abilities, int run) {
     return run < 4 || (abilities & ATTEND_CACHE) == ATTEND_CACHE_E4M3 ? 16 : 0;
 }
 
-/* How few rows are merged, as the engine's are (forward/cuda_chain.c): of up to LAYOUT_ATTEND_CLUSTER runs by a cluster
- * where each block has a multiprocessor to itself (an H200 has room for 15 clusters so); else by relay where all blocks
- * find room at once, and in a capture its zeros are there. 0: by the last block. */
-static int ops_attend_way(const cairn_runtime *rt, const attend_params *p, int runs, int64_t units) {
-    const device *dev = &rt->device;
-    const int64_t blocks = units * LAYOUT_ATTEND_CLUSTER;
-    if (runs < 2) return 0;
-    if (runs <= LAYOUT_ATTEND_CLUSTER && device_has_clusters(dev) && blocks * 11 <= (int64_t)dev->sm_count * 10)
-        return ATTEND_CLUSTER;
-    if (units * runs > 2 * (int64_t)dev->sm_count) return 0;
-    return rt->capturing && dev->flags_bytes < ops_attend_relayed(dev, p, units, runs) ? 0 : ATTEND_RELAY;
-}
-
 /* units: of rows x KV heads x tiles of queries. */
 static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_params *p, int abilities,
                                        int64_t units) {
@@ -119,13 +85,39 @@ static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_par
     ops_attend_grid grid;
     grid.run = layout_run(chunks, heads);
     grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
-    grid.chain = 0;
-    grid.way = ops_attend_way(rt, p, grid.runs, units);
-    if (grid.way == ATTEND_CLUSTER) grid.blocks = LAYOUT_ATTEND_CLUSTER;
-    if (!grid.way && p->heads / heads <= LAYOUT_CHAIN_ROWS)
+    grid.chain = grid.way = 0;
+    if (p->heads / heads <= LAYOUT_CHAIN_ROWS)
         ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2,
                          ops_attend_longest(p, abilities, grid.run));
     return grid;
+}
+
+/* How runs are merged, grid->way, and the memory for it; few rows as the engine's (forward/cuda_chain.c). Up to
+ * LAYOUT_ATTEND_CLUSTER runs by a cluster, where each block has a multiprocessor to itself (an H200 has room for 15
+ * clusters so). More by relay, where all blocks find room at once, those that merge beside those that they wait for;
+ * its memory, zeros, is not made within a capture. Else by the last block. */
+static cairn_status ops_attend_merge(cairn_runtime *rt, attend_params *p, ops_attend_grid *grid, int64_t units) {
+    device *dev = &rt->device;
+    const int group = p->heads / p->at.kv_heads, queries = group < 16 ? group : 16;
+    const int64_t most = dev->sm_count / 4 / units, places = 2 * (int64_t)dev->sm_count;
+    const bool few = grid->runs > 1 && units * grid->runs <= places;
+    void *flags = NULL;
+    cairn_status status = CAIRN_OK;
+    size_t bytes;
+    p->runs = grid->runs, p->mergers = most < 1 ? 1 : most > 4 ? 4 : (int32_t)most;
+    bytes = (size_t)(units * grid->runs * queries * (p->at.head_dim * 4 + p->mergers * 8));
+    if (few && grid->runs <= LAYOUT_ATTEND_CLUSTER && device_has_clusters(dev) &&
+        units * (LAYOUT_ATTEND_CLUSTER * 22) <= places * 10)
+        grid->way = ATTEND_CLUSTER, grid->blocks = LAYOUT_ATTEND_CLUSTER;
+    else if (few && !(rt->capturing && bytes > dev->flags_bytes)) grid->way = ATTEND_RELAY, grid->blocks = grid->runs;
+    else if (grid->chain) grid->way = ATTEND_CHAINED;
+    if (grid->way != ATTEND_CHAINED) grid->chain = 0;
+    p->chain = grid->chain;
+    if (grid->way != ATTEND_CLUSTER && grid->way != ATTEND_RELAY)
+        return ops_attend_workspace(dev, p, units, queries, grid->runs);
+    if (grid->way == ATTEND_RELAY) status = device_flags(dev, bytes, "attend", &flags);
+    p->arrived = (uint32_t *)flags;
+    return status;
 }
 
 static ops_kernel ops_attend_kernel(const char *source, const char *entry, const attend_params *p,
@@ -159,7 +151,7 @@ static cairn_status ops_attend_tiles(cairn_runtime *rt, attend_params *p, int64_
     p->chain = step ? ATTEND_PACKED_KEYS / keys : 0;
     tiles = (rows + p->tokens_each - 1) / p->tokens_each;
     status = ops_attend_workspace(&rt->device, p, tiles * p->at.kv_heads, parts > 1 ? most : 0,
-                                  (int)parts, 0);
+                                  (int)parts);
     dims->grid[0] = (unsigned)parts;
     dims->grid[1] = (unsigned)p->at.kv_heads;
     dims->grid[2] = (unsigned)tiles;
@@ -200,20 +192,19 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
                                     int abilities) {
     const int group = p->heads / p->at.kv_heads, size = p->at.page_size, dim = p->at.head_dim;
     const int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
-    const ops_attend_grid grid = ops_attend_plan(rt, p, abilities, units * rows);
-    const int span = grid.chain > grid.run ? grid.chain : grid.run;
-    const bool relay = grid.way == ATTEND_RELAY;
+    ops_attend_grid grid = ops_attend_plan(rt, p, abilities, units * rows);
     device_dims dims = {{0, 0, 0}, 0, 0, 0, false};
     ops_kernel want;
-    int run_pages;
+    bool relay;
+    int run_pages, span;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    p->chain = grid.chain, p->runs = grid.runs;
-    status = ops_attend_workspace(&rt->device, p, units * rows, group < 16 ? group : 16, grid.runs, grid.way);
-    if ((status = handles_leave(rt, status))) return status;
-    abilities |= grid.chain ? ATTEND_CHAINED : grid.way;
+    if ((status = handles_leave(rt, ops_attend_merge(rt, p, &grid, units * rows)))) return status;
+    abilities |= grid.way;
     want = ops_attend_kernel("attention/attention.cu", "attend", p, abilities);
+    span = grid.chain > grid.run ? grid.chain : grid.run;
     run_pages = abilities & ATTEND_TOKENS ? 0 : span * layout_chunk(dim) / size + 2;
+    relay = grid.way == ATTEND_RELAY;
     dims.grid[0] = (unsigned)(relay ? units : grid.blocks);
     dims.grid[1] = (unsigned)(relay ? rows : units);
     dims.grid[2] = (unsigned)(relay ? grid.blocks : rows);
@@ -278,7 +269,7 @@ static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, 
     dims.grid[1] = (unsigned)shape.units;
     dims.grid[2] = (unsigned)rows;
     if (!p->partial)
-        status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs, 0);
+        status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs);
     if ((status = handles_leave(rt, status))) return status;
     memset(&want, 0, sizeof want);
     want.source = shape.source;
