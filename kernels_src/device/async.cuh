@@ -260,6 +260,14 @@ CAIRN_INLINE int cluster_rank() { return 0; }
 CAIRN_INLINE int cluster_size() { return 1; }
 CAIRN_INLINE void cluster_sync() { block_sync(); }
 
+/* Named in what is compiled and never run there. */
+CAIRN_INLINE void cluster_arrive_relaxed() {}
+CAIRN_INLINE void cluster_wait() {}
+CAIRN_INLINE shared_addr remote(shared_addr here, int) { return here; }
+template <class T> CAIRN_INLINE void remote_store_async(shared_addr, T, shared_addr) {}
+CAIRN_INLINE void mbarrier_arrive_expect(shared_addr, uint32_t) {}
+CAIRN_INLINE void mbarrier_wait_cluster(shared_addr, uint32_t) {}
+
 #endif
 
 #endif

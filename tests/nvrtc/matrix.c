@@ -27,7 +27,7 @@
 
 #include "../tap.h"
 
-enum { max_headers = 64, max_files = 128, max_instances = 64, max_text = 1 << 20 };
+enum { max_headers = 160, max_files = 128, max_instances = 64, max_text = 1 << 20 };
 
 typedef struct { char name[64]; char *text; } source;
 static source headers[max_headers], kernels[max_files];

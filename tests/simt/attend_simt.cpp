@@ -68,6 +68,8 @@ CAIRN_KERNEL(choose, 256, 1, choice_params) {
 } // namespace step
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_ATTENTION_RUNS_CUH
+#undef CAIRN_ATTENTION_CLUSTER_CUH
+#undef CAIRN_ATTENTION_RELAY_CUH
 #undef CAIRN_KEPT_CUH
 #undef CAIRN_ELEMENTS_CUH
 namespace op {
@@ -75,6 +77,8 @@ namespace op {
 } // namespace op
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_ATTENTION_RUNS_CUH
+#undef CAIRN_ATTENTION_CLUSTER_CUH
+#undef CAIRN_ATTENTION_RELAY_CUH
 #undef CAIRN_KEPT_CUH
 #undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_PAGED_CUH
@@ -174,14 +178,14 @@ struct world {
     /* All rows, each run's block handing on to the last ones', which leave nothing. Where one of them merges it waits
      * for blocks that began before it alone. */
     std::vector<uint16_t> relayed(int mergers) {
-        std::vector<uint32_t> relay((size_t)((RUNS + 1) * HEADS * (DIM + 2 * mergers)), step::EMPTY);
-        p.relay = (float *)relay.data(), p.mergers = mergers;
+        std::vector<uint32_t> relay((size_t)((RUNS + 1) * HEADS * (DIM + 2 * mergers)), step::RELAY_EMPTY);
+        p.relay = relay.data(), p.mergers = mergers;
         spoil();
         const uint32_t runs = (uint32_t)input[STEP_CHUNKS] + 1;
         const uint32_t resident = mergers > 1 ? ~0u : 0;
         simt::launch({{KV_HEADS, (uint32_t)rows, runs}, 1, THREADS, step::ATTEND_BYTES, true, resident, true},
                      step::step_attend_relay, p);
-        if (std::count(relay.begin(), relay.end(), step::EMPTY) != (std::ptrdiff_t)relay.size()) spoil();
+        if (std::count(relay.begin(), relay.end(), step::RELAY_EMPTY) != (std::ptrdiff_t)relay.size()) spoil();
         return attended();
     }
     std::vector<uint16_t> sparse(uint32_t parts) {
