@@ -11,7 +11,7 @@ enum {
     CAIRN_INDEX_TILE = 128,  /* keys that a block of index/logits.cu scores at a time */
     CAIRN_INDEX_COLUMNS = 32, /* heads there are so many, or more times that, zeros behind a row's */
     CAIRN_INDEX_STAGE = CAIRN_INDEX_TILE * (128 + 4), /* bytes of a tile on its way, with its scales */
-    CAIRN_INDEX_BLOCKS = 3   /* of it run on a multiprocessor at a time */
+    CAIRN_INDEX_STAGES = 2   /* such tiles */
 };
 
 /* Whether its products are of e4m3 on sm_ARCH, not of f16: where they are an instruction of their own.

@@ -33,6 +33,11 @@ CAIRN_INLINE int lane_anew() {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(v));
     return v;
 }
+/* p, of which nothing is known: what lies at constant distances behind it is reached by these from one register. */
+template <class T> CAIRN_INLINE T *pointer_anew(T *p) {
+    asm("" : "+l"(p));
+    return p;
+}
 CAIRN_INLINE int block_threads() { return (int)blockDim.x; }
 CAIRN_INLINE int block_id() { return (int)blockIdx.x; }
 CAIRN_INLINE int block_id_y() { return (int)blockIdx.y; }

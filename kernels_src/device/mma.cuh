@@ -141,29 +141,39 @@ template <int count> CAIRN_INLINE void registers_take() {
                      : CAIRN_D16(0), CAIRN_D16(16), CAIRN_D16(32), CAIRN_D16(48)                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));     \
     }
-#define CAIRN_WGMMA_SHARED(name, shape)                                                         \
+#define CAIRN_WGMMA_SHARED(name, shape, last)                                                   \
     CAIRN_INLINE void name(float *d, uint64_t a, uint64_t b, bool adds) {                       \
         asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %66, 0;"                             \
                      " wgmma.mma_async.sync.aligned." shape                                     \
                      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
                      "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38," \
                      "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
-                     "%57,%58,%59,%60,%61,%62,%63}, %64, %65, adds, 1, 1, 0, 0; }"              \
+                     "%57,%58,%59,%60,%61,%62,%63}, %64, %65, adds, 1, 1" last "; }"            \
                      : CAIRN_D16(0), CAIRN_D16(16), CAIRN_D16(32), CAIRN_D16(48)                \
                      : "l"(a), "l"(b), "r"((int)adds));                                         \
     }
-#define CAIRN_WGMMA_SHARED_64(name, shape)                                                      \
+#define CAIRN_WGMMA_SHARED_64(name, shape, last)                                                \
     CAIRN_INLINE void name(float *d, uint64_t a, uint64_t b, bool adds) {                       \
         asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %34, 0;"                             \
                      " wgmma.mma_async.sync.aligned." shape                                     \
                      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
-                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, adds, 1, 1, 0, 0; }" \
+                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, adds, 1, 1" last "; }" \
                      : CAIRN_D16(0), CAIRN_D16(16) : "l"(a), "l"(b), "r"((int)adds));           \
     }
-CAIRN_WGMMA_SHARED_64(wgmma_f16_64_shared, "m64n64k16.f32.f16.f16")
-CAIRN_WGMMA_SHARED_64(wgmma_bf16_64_shared, "m64n64k16.f32.bf16.bf16")
-CAIRN_WGMMA_SHARED(wgmma_f16_128_shared, "m64n128k16.f32.f16.f16")
-CAIRN_WGMMA_SHARED(wgmma_bf16_128_shared, "m64n128k16.f32.bf16.bf16")
+#define CAIRN_WGMMA_SHARED_32(name, shape, last)                                                \
+    CAIRN_INLINE void name(float *d, uint64_t a, uint64_t b, bool adds) {                       \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %18, 0;"                             \
+                     " wgmma.mma_async.sync.aligned." shape                                     \
+                     " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1" last "; }" \
+                     : CAIRN_D16(0) : "l"(a), "l"(b), "r"((int)adds));                          \
+    }
+CAIRN_WGMMA_SHARED_64(wgmma_f16_64_shared, "m64n64k16.f32.f16.f16", ", 0, 0")
+CAIRN_WGMMA_SHARED_64(wgmma_bf16_64_shared, "m64n64k16.f32.bf16.bf16", ", 0, 0")
+CAIRN_WGMMA_SHARED(wgmma_f16_128_shared, "m64n128k16.f32.f16.f16", ", 0, 0")
+CAIRN_WGMMA_SHARED(wgmma_bf16_128_shared, "m64n128k16.f32.bf16.bf16", ", 0, 0")
+CAIRN_WGMMA_SHARED_32(wgmma_e4m3_32_shared, "m64n32k32.f32.e4m3.e4m3", "")
+CAIRN_WGMMA_SHARED_64(wgmma_e4m3_64_shared, "m64n64k32.f32.e4m3.e4m3", "")
+CAIRN_WGMMA_SHARED(wgmma_e4m3_128_shared, "m64n128k32.f32.e4m3.e4m3", "")
 #define CAIRN_D64(i) CAIRN_D16(i), CAIRN_D16(i + 16), CAIRN_D16(i + 32), CAIRN_D16(i + 48)
 CAIRN_INLINE void wgmma_f16_256(float *d, const uint32_t *a, uint64_t b, bool adds) {
     asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %133, 0;"
@@ -186,8 +196,7 @@ CAIRN_WGMMA_128(wgmma_bf16_128_turned, "m64n128k16.f32.bf16.bf16", ", 1")
 CAIRN_WGMMA_32(wgmma_f16_32, "m64n32k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_64(wgmma_f16_64, "m64n64k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_128(wgmma_f16_128, "m64n128k16.f32.f16.f16", ", 0")
-CAIRN_WGMMA_32(wgmma_e4m3_32, "m64n32k32.f32.e4m3.e4m3", "")
-CAIRN_WGMMA_64(wgmma_e4m3_64, "m64n64k32.f32.e4m3.e4m3", "")
+#undef CAIRN_WGMMA_SHARED_32
 #undef CAIRN_WGMMA_SHARED_64
 #undef CAIRN_WGMMA_SHARED
 #undef CAIRN_WGMMA_128

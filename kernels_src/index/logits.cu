@@ -1,55 +1,49 @@
 /* index_logits: how well index keys match the queries of the rows.
  *
  * Formula    out[i, j] = scale[j] * sum over h of weights[i, h] * max(0, q[i, h] . k[j])
- * How        a warp keeps 32 keys in registers while the heads of a few rows pass by in shared
- *            memory: keys are the rows of the products, heads their columns, so the sum over heads
- *            stays in four registers. The next tiles are on their way meanwhile, to places of shared
- *            memory that each thread alone writes and reads. The order of d in
- *            the products is one in which a lane's bytes of a key are 16 in a row.
- *            The products are of e4m3 where the chip has them (sm_90: wgmma; sm_89 and sm_120:
- *            mma), else of f16, exact in f32 then. A logit depends on its row and key alone: not on
- *            what shares the block, nor on where a schedule cuts
+ * How        a block walks through tiles of keys, which the heads of a few rows meet in shared memory: keys are the
+ *            rows of the products, heads their columns, so the sum over heads stays in four registers of a lane. The
+ *            next tile is on its way meanwhile. How keys and queries lie and meet is index/by_wgmma.cuh's, or
+ *            index/by_mma.cuh's where there is no wgmma. The products are of e4m3 where the chip has them (sm_90:
+ *            wgmma; sm_89 and sm_120: mma), else of f16, exact in f32 then. A logit depends on its row and key alone:
+ *            not on what shares the block, nor on where a schedule cuts
  * Constants  CAIRN_PAGED    1: keys lie in the paged cache, 0: one behind the other
- *            CAIRN_COLUMNS  heads of a wgmma: 64 or 32; rows have heads up to a multiple of it,
+ *            CAIRN_COLUMNS  heads of a product: 64 or 32; rows have heads up to a multiple of it by wgmma,
  *                           those that are not there of zeros
- *            CAIRN_STAGES   tiles on their way
+ *            CAIRN_BLOCKS   for how many on a multiprocessor there are registers
  * Launch     grid (groups of rows, ceil(tiles / p.tiles)), or (workers) with a schedule; block 128;
- *            shared memory STAGES * CAIRN_INDEX_STAGE + p.group * (heads up to a multiple of 32 *
+ *            shared memory 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE + p.group * (heads up to a multiple of 32 *
  *            (CAIRN_INDEX_PITCH + 4) + 8) bytes
  * Oracle     tests/ref/index_ref.h
- * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64 CAIRN_STAGES=2
- * matrix: CAIRN_PAGED=1 CAIRN_COLUMNS=32 CAIRN_STAGES=3 */
+ * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64 CAIRN_BLOCKS=3
+ * matrix: CAIRN_PAGED=1 CAIRN_COLUMNS=32 CAIRN_BLOCKS=4 */
 #include "device/common.cuh"
 #include "abi/index.h"
 
 #define DIM CAIRN_INDEX_DIM
 #define TILE CAIRN_INDEX_TILE
-
-#define STAGES CAIRN_STAGES
+#define STAGES CAIRN_INDEX_STAGES
 
 constexpr bool FP8 = CAIRN_INDEX_FP8(CAIRN_ARCH / 10);
-constexpr int STEPS = FP8 ? 4 : 8; /* of the sum over d in products */
-constexpr int CHUNKS = 2 * STEPS;  /* of 16 bytes: a head of a query */
 constexpr int PITCH = CAIRN_INDEX_PITCH(CAIRN_ARCH / 10);
-static_assert(PITCH == CHUNKS * 16 + 16, "a head's room in shared memory");
 
-struct range { int from, to; };
+struct alignas(8) range { int from, to; };
 
-/* The block's shared memory: tiles on their way, chunk by chunk and thread by thread, and their
- * scales; queries, weights, windows of p.group rows of `heads` heads each, those behind p.heads zeros. */
+/* The block's shared memory: tiles on their way, queries, the scales of the tiles' keys, weights and windows of p.group
+ * rows of `heads` heads each, those behind p.heads zeros. Tiles and queries begin at multiples of 1024 bytes. */
 struct staged {
     unsigned char *tiles, *q;
-    float *weights;
+    float *scales, *weights;
     range *windows;
     int heads;
 };
 
 CAIRN_INLINE staged staged_at(const index_logits_params &p) {
-    unsigned char *base = shared_base() + STAGES * CAIRN_INDEX_STAGE;
-    const int heads = CAIRN_WGMMA ? round_up(p.heads, CAIRN_COLUMNS) : p.heads;
-    const int all = p.group * heads;
-    return {shared_base(), base, (float *)(base + all * PITCH), (range *)(base + all * (PITCH + 4)),
-            heads};
+    const uint32_t begin = shared_addr(shared_base()).at;
+    const int heads = CAIRN_WGMMA ? round_up(p.heads, CAIRN_COLUMNS) : p.heads, all = p.group * heads;
+    unsigned char *tiles = shared_base() + ((begin + 1023) / 1024 * 1024 - begin), *q = tiles + STAGES * TILE * DIM;
+    float *scales = (float *)(q + all * PITCH), *weights = scales + STAGES * TILE;
+    return {tiles, q, scales, weights, (range *)(weights + all), heads};
 }
 
 /* The keys of row r: its window, cut to what there is. */
@@ -72,179 +66,15 @@ CAIRN_INLINE range scored(const index_logits_params &p, int r) {
     return window.to - window.from > p.least ? window : range{0, 0};
 }
 
-/* ---- queries ---- */
-
-/* Where a chunk of a head lies among the staged queries; heads are counted through the rows. */
-CAIRN_INLINE int chunk_at(int head, int chunk) {
-    if constexpr (CAIRN_WGMMA) return head / 8 * (CHUNKS * 128) + chunk * 128 + head % 8 * 16;
-    else return head * PITCH + chunk * 16;
-}
-
-CAIRN_INLINE uint32_t word_of(u32x4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-/* Puts values 4 word .. + 3 of a head where the lanes that have these of a key want them. */
-CAIRN_INLINE void stage_word(const staged &s, int head, int word, uint32_t four) {
-    const int unit = word / 16 * 4 + word % 4, lane = word / 4 % 4;
-    if constexpr (FP8) {
-        *(uint32_t *)(s.q + chunk_at(head, unit) + 4 * lane) = four;
-    } else {
-        uint32_t *low = (uint32_t *)(s.q + chunk_at(head, 2 * unit) + 4 * lane);
-        uint32_t *high = (uint32_t *)(s.q + chunk_at(head, 2 * unit + 1) + 4 * lane);
-        *low = e4m3x2_to_f16x2((uint16_t)four);
-        *high = e4m3x2_to_f16x2((uint16_t)(four >> 16));
-    }
-}
-
-/* Brings rows [first, first + count) into shared memory; begins and ends with a barrier. */
-CAIRN_INLINE void stage_rows(const index_logits_params &p, const staged &s, int first, int count) {
-    const int chunks = count * s.heads * (DIM / 16);
-    block_sync();
-#pragma unroll 4
-    for (int i = thread_id(); i < chunks; i += block_threads()) {
-        const int head = i / (DIM / 16), row = head / s.heads, own = head - row * s.heads;
-        const int64_t at = ((int64_t)(first + row) * p.heads + own) * (DIM / 16) + i % (DIM / 16);
-        u32x4 v = {};
-        if (own < p.heads) v = load_constant((const u32x4 *)p.q + at);
-#pragma unroll
-        for (int k = 0; k < 4; k++) stage_word(s, head, i % (DIM / 16) * 4 + k, word_of(v, k));
-    }
-    for (int i = thread_id(); i < count * s.heads; i += block_threads()) {
-        const int row = i / s.heads, own = i - row * s.heads;
-        s.weights[i] = own < p.heads ? p.weights[(int64_t)(first + row) * p.heads + own] : 0.0f;
-    }
-    for (int i = thread_id(); i < count; i += block_threads()) s.windows[i] = scored(p, first + i);
-#if CAIRN_WGMMA
-    fence_async();
-#endif
-    block_sync();
-}
-
-/* ---- keys ---- */
+/* ---- what keys and queries meet by: see the two files ---- */
 
 /* The key of a lane's logit among 32. */
 CAIRN_INLINE int key_of_lane(int lane) {
     return lane / 4 + 8 * (lane % 4);
 }
 
-/* The keys [from, to) of request b, tile by tile. Where those of this warp's next tile lie, 16 and 16:
- * 16 from a multiple of 16 on share a page; ids are asked for a tile before the keys are. Bit 2 i + m
- * of `missing`: keys 16 m on of the tile in stage i are nowhere. */
-struct key_walk {
-    int b, next, to, stage;
-    uint32_t missing;
-    int column[2], offset[2], page[2];
-};
-
-/* Asks for the pages of the next tile's keys. */
-CAIRN_INLINE void find_pages(const index_logits_params &p, key_walk &w) {
-    if constexpr (CAIRN_PAGED) {
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            if (w.next + warp_id() * 32 + 16 * m < w.to)
-                w.page[m] = p.page_table[(int64_t)w.b * p.max_pages + w.column[m]];
-    }
-}
-
-/* Goes on to the next tile: `columns` pages and `slots` slots. */
-CAIRN_INLINE void next_tile(const index_logits_params &p, key_walk &w) {
-    w.next += TILE;
-    w.stage = w.stage + 1 == STAGES ? 0 : w.stage + 1;
-    if constexpr (CAIRN_PAGED) {
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            for (w.offset[m] += TILE; w.offset[m] >= p.page_size; w.column[m]++)
-                w.offset[m] -= p.page_size;
-    }
-    find_pages(p, w);
-}
-
-/* Where chunk i of this thread's keys in a stage goes, and the scale of the key whose logit it writes. */
-CAIRN_INLINE u32x4 *chunk_here(const staged &s, int stage, int i) {
-    return (u32x4 *)(s.tiles + stage * CAIRN_INDEX_STAGE) + i * TILE + thread_id();
-}
-CAIRN_INLINE float *scale_here(const staged &s, int stage) {
-    return (float *)(s.tiles + stage * CAIRN_INDEX_STAGE + TILE * DIM) + thread_id();
-}
-
-/* Begins to copy the next tile of this warp, as far as there are keys, zeros elsewhere: of keys
- * lane / 4 + 8 i the bytes 16 (lane % 4) + 64 j on. That a page is not there, which row r needs, is
- * said. */
-CAIRN_INLINE void fetch_tile(const index_logits_params &p, const staged &s, key_walk &w, int r) {
-    const int lane = lane_id(), first = w.next + warp_id() * 32;
-    w.missing &= ~(3u << 2 * w.stage);
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        const uint8_t *key = p.keys + (int64_t)(first + 16 * m) * DIM;
-        const float *scales = p.key_scales + first + 16 * m;
-        bool there = first + 16 * m < w.to;
-        if constexpr (CAIRN_PAGED) {
-            if (there && (w.page[m] < 0 || w.page[m] >= p.pages)) {
-                there = false, w.missing |= 1u << (2 * w.stage + m);
-                if (lane == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, w.page[m]);
-            }
-            const uint8_t *page = p.keys + (int64_t)w.page[m] * p.page_size * CAIRN_INDEX_BYTES;
-            key = page + w.offset[m] * DIM;
-            scales = (const float *)(page + p.page_size * DIM) + w.offset[m];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int j = lane / 4 + i / 2 * 8;
-            copy_async16(shared_addr(chunk_here(s, w.stage, 4 * m + i)),
-                         key + j * DIM + i % 2 * 64 + lane % 4 * 16, there && first + 16 * m + j < w.to);
-        }
-        const int mine = key_of_lane(lane) - 16 * m;
-        if (mine >= 0 && mine < 16)
-            copy_async4(shared_addr(scale_here(s, w.stage)), scales + mine,
-                        there && first + 16 * m + mine < w.to);
-    }
-}
-
-/* Begins to walk through keys of request b: the first tiles are on their way. */
-CAIRN_INLINE key_walk walk_keys(const index_logits_params &p, const staged &s, int b, range keys,
-                                int r) {
-    key_walk w = {b, keys.from, keys.to, 0, 0, {}, {}, {}};
-    if constexpr (CAIRN_PAGED) {
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const int first = keys.from + warp_id() * 32 + 16 * m;
-            w.column[m] = first / p.page_size;
-            w.offset[m] = first - w.column[m] * p.page_size;
-        }
-    }
-    find_pages(p, w);
-#pragma unroll 1
-    for (int i = 0; i < STAGES; i++) {
-        if (w.next < w.to) fetch_tile(p, s, w, r);
-        copy_async_commit();
-        next_tile(p, w);
-    }
-    return w;
-}
-
-/* A lane's part of two matrices of 16 keys. */
-struct key_matrix { uint32_t a[2][STEPS][4]; };
-
-CAIRN_INLINE void take_keys(const staged &s, int stage, key_matrix &k) {
-#pragma unroll
-    for (int chunk = 0; chunk < 8; chunk++) { /* of keys lane / 4, and 8 further: a half of each */
-        const u32x4 v = *chunk_here(s, stage, chunk);
-        const int m = chunk / 4, half = chunk / 2 % 2;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int unit = chunk % 2 * 4 + i;
-            if constexpr (FP8) {
-                k.a[m][unit / 2][half + unit % 2 * 2] = word_of(v, i);
-            } else {
-                k.a[m][unit][half] = e4m3x2_to_f16x2((uint16_t)word_of(v, i));
-                k.a[m][unit][half + 2] = e4m3x2_to_f16x2((uint16_t)(word_of(v, i) >> 16));
-            }
-        }
-    }
-}
-
-/* ---- scores ---- */
+/* Where the scale of the key lies whose logit this thread writes. */
+CAIRN_INLINE float *scale_here(const staged &s, int stage) { return s.scales + stage * TILE + thread_id(); }
 
 /* Adds what two heads add to a lane's sums of two keys, 8 apart. */
 CAIRN_INLINE void add_two(const float *d, f32x2 weights, float *sums) {
@@ -256,92 +86,113 @@ CAIRN_INLINE void add_two(const float *d, f32x2 weights, float *sums) {
 }
 
 #if CAIRN_WGMMA
-constexpr int COLUMNS = CAIRN_COLUMNS;
-
-CAIRN_INLINE void multiply(float *d, const uint32_t *a, uint64_t q, bool adds) {
-    if constexpr (FP8 && COLUMNS == 64) wgmma_e4m3_64(d, a, q, adds);
-    else if constexpr (FP8) wgmma_e4m3_32(d, a, q, adds);
-    else if constexpr (COLUMNS == 64) wgmma_f16_64(d, a, q, adds);
-    else wgmma_f16_32(d, a, q, adds);
-}
-
-/* Begins the products of keys m with COLUMNS heads from q on. */
-CAIRN_INLINE void begin_products(const key_matrix &k, int m, uint64_t q, float *d) {
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < STEPS; step++)
-        multiply(d, k.a[m][step], q + (uint64_t)(step * 2 * 128 / 16), step > 0);
-    wgmma_commit();
-}
-
-/* Waits until LEFT of the products begun are under way, and adds up what those before give two keys. */
-template <int LEFT> CAIRN_INLINE void end_products(float *d, const float *weights, float *sums) {
-    wgmma_wait<LEFT>();
-    wgmma_hold<COLUMNS / 2>(d);
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 8; i++)
-        add_two(d + 4 * i, *(const f32x2 *)(weights + 8 * i), sums);
-}
-
-/* What all heads of ROWS staged rows from i on add: products of 64 keys are made while those before are added up. */
-template <int ROWS> CAIRN_INLINE void add_rows(const staged &s, const key_matrix &k, int i, float (*sums)[4]) {
-    const float *weights = s.weights + i * s.heads + lane_id() % 4 * 2;
-    uint64_t q = wgmma_matrix(shared_addr(s.q + chunk_at(i * s.heads, 0)), 128, CHUNKS * 128);
-#pragma unroll 1
-    for (int h = 0; h < s.heads; h += COLUMNS, weights += COLUMNS, q += (uint64_t)(COLUMNS * CHUNKS)) {
-        float d[2][COLUMNS / 2];
-        begin_products(k, 0, q, d[0]);
-        begin_products(k, 1, q, d[1]);
-#pragma unroll
-        for (int n = 0; n < 2 * ROWS; n++) {
-            const float *own = weights + n / 2 * s.heads;
-            float *to = sums[n / 2] + n % 2 * 2;
-            if (n == 2 * ROWS - 1) end_products<0>(d[n % 2], own, to);
-            else end_products<1>(d[n % 2], own, to);
-            if (n + 2 < 2 * ROWS)
-                begin_products(k, n % 2, q + (uint64_t)((n / 2 + 1) * s.heads * CHUNKS), d[n % 2]);
-        }
-    }
-}
+#include "index/by_wgmma.cuh"
 #else
-CAIRN_INLINE void multiply(float *d, const uint32_t *a, const uint32_t *b) {
-#if CAIRN_ARCH >= 890
-    if constexpr (FP8) {
-        mma_e4m3(d, a, b);
-        return;
-    }
+#include "index/by_mma.cuh"
 #endif
-    mma_f16(d, a, b);
+
+/* ---- keys ---- */
+
+/* The keys [from, to) of a request, whose page table is `pages`, tile by tile. Where those of this warp's next tile
+ * lie, 16 and 16: 16 from a multiple of 16 on share a page; ids are asked for a tile before the keys are. Bit 2 i + m
+ * of `missing`: keys 16 m on of the tile in stage i are nowhere. */
+struct key_walk {
+    const int32_t *pages;
+    int next, to, stage;
+    uint32_t missing;
+    int column[2], offset[2], page[2];
+};
+
+/* Asks for the pages of the next tile's keys. */
+CAIRN_INLINE void find_pages(const index_logits_params &p, key_walk &w) {
+    if constexpr (CAIRN_PAGED) {
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            if (w.next + warp_id() * 32 + 16 * m < w.to)
+                w.page[m] = w.pages[(uint32_t)w.column[m]];
+    }
 }
 
-/* What 8 heads add to a lane's sums: of keys lane / 4 + 8 i, for two of the heads. */
-CAIRN_INLINE void add_heads(const key_matrix &k, shared_addr q, f32x2 weights, float *sums) {
-    float d[2][4] = {};
+CAIRN_INLINE int next_stage(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
+
+/* Goes on to the next tile: `columns` pages and `slots` slots. */
+CAIRN_INLINE void next_tile(const index_logits_params &p, key_walk &w) {
+    w.next += TILE;
+    w.stage = next_stage(w.stage);
+    if constexpr (CAIRN_PAGED) {
 #pragma unroll
-    for (int i = 0; i < STEPS / 2; i++) {
-        uint32_t b[4];
-        load_matrix_x4(b, q + (uint32_t)(64 * i));
+        for (int m = 0; m < 2; m++)
+            for (w.offset[m] += TILE; w.offset[m] >= p.page_size; w.column[m]++)
+                w.offset[m] -= p.page_size;
+    }
+    find_pages(p, w);
+}
+
+/* Begins to copy `count` of a warp's 16 keys m, zeros behind them. */
+template <bool WHOLE>
+CAIRN_INLINE void copy_keys(const staged &s, int stage, int m, const uint8_t *keys, int count) {
+    const uint8_t *from = pointer_anew(keys + key_copies::from());
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        copy_async16(key_copies::to(s, stage, m, i), from + key_copies::from_next(i),
+                     WHOLE || key_copies::key(i) < count);
+}
+
+/* Begins to copy the next tile of this warp, as far as there are keys, zeros elsewhere. That a page is not
+ * there, which row r needs, is said. */
+CAIRN_INLINE void fetch_tile(const index_logits_params &p, const staged &s, key_walk &w, int r) {
+    const int first = w.next + warp_id() * 32, mine = key_of_lane(lane_id());
+    const float *scale = p.key_scales + first + mine;
+    bool there = first + mine < w.to;
+    w.missing &= ~(3u << 2 * w.stage);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const uint8_t *keys = p.keys + (int64_t)(first + 16 * m) * DIM;
+        int count = w.to - first - 16 * m;
+        if constexpr (CAIRN_PAGED) {
+            const bool own = mine / 16 == m;
+            if (count > 0 && (uint32_t)w.page[m] >= (uint32_t)p.pages) {
+                w.missing |= 1u << (2 * w.stage + m), count = 0;
+                if (own) there = false;
+                if (lane_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, w.page[m]);
+            }
+            const uint8_t *page = p.keys + (uint64_t)(uint32_t)w.page[m] * (uint32_t)(p.page_size * CAIRN_INDEX_BYTES);
+            keys = page + (uint32_t)(w.offset[m] * DIM);
+            if (own) scale = (const float *)(page + (uint32_t)(p.page_size * DIM + (w.offset[m] + mine % 16) * 4));
+        }
+        if (count >= 16) copy_keys<true>(s, w.stage, m, keys, count);
+        else copy_keys<false>(s, w.stage, m, keys, count);
+    }
+    copy_async4(shared_addr(scale_here(s, w.stage)), scale, there);
+}
+
+/* Goes on to the next tile, whose copies begin where one before it lay. */
+CAIRN_INLINE void fetch_next(const index_logits_params &p, const staged &s, key_walk &w, int r) {
+    if (w.next < w.to) fetch_tile(p, s, w, r);
+    copy_async_commit();
+    next_tile(p, w);
+}
+
+/* Begins to walk through keys of request b: the first tiles are on their way. */
+CAIRN_INLINE key_walk walk_keys(const index_logits_params &p, const staged &s, int b, range keys,
+                                int r) {
+    key_walk w = {p.page_table, keys.from, keys.to, 0, 0, {}, {}, {}};
+    if constexpr (CAIRN_PAGED) {
+        w.pages += (int64_t)b * p.max_pages;
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            multiply(d[m], k.a[m][2 * i], b);
-            multiply(d[m], k.a[m][2 * i + 1], b + 2);
+            const int first = keys.from + warp_id() * 32 + 16 * m;
+            w.column[m] = first / p.page_size;
+            w.offset[m] = first - w.column[m] * p.page_size;
         }
     }
-#pragma unroll
-    for (int m = 0; m < 2; m++) add_two(d[m], weights, sums + 2 * m);
+    find_pages(p, w);
+#pragma unroll 1
+    for (int i = 0; i < AHEAD; i++) fetch_next(p, s, w, r);
+    return w;
 }
 
-template <int ROWS> CAIRN_INLINE void add_rows(const staged &s, const key_matrix &k, int i, float (*all)[4]) {
-    static_assert(ROWS == 1, "registers");
-    float *sums = all[0];
-    const int lane = lane_id();
-    shared_addr q = shared_addr(s.q + chunk_at(i * s.heads + lane % 8, lane / 8));
-    const float *weights = s.weights + i * s.heads + lane % 4 * 2;
-#pragma unroll 1 /* or the next heads' queries take registers that keys are in */
-    for (int h = 0; h < s.heads; h += 8, q = q + (uint32_t)(8 * PITCH), weights += 8)
-        add_heads(k, q, *(const f32x2 *)weights, sums);
-}
-#endif
+/* ---- scores ---- */
 
 /* The logit of key key_of_lane, but for the key's scale, of a lane's sums: four lanes have parts of four keys, and each
  * ends with one. */
@@ -363,54 +214,53 @@ CAIRN_INLINE void score_nothing(const index_logits_params &p, int first, int cou
     }
 }
 
-/* What is known of a tile once its place is another's. */
-struct tile_keys {
-    int base; /* its first key */
+/* This lane's key of a tile: where its logit of the first row goes, and what is known of it once its place is
+ * another's. */
+struct tile_key {
+    float *out;
+    int position;
     float scale;
-    uint32_t missing;
+    bool missing; /* nowhere: -inf */
 };
-
-/* Writes the logit of this lane's key of a tile for staged row i. */
-CAIRN_INLINE void put_logit(const index_logits_params &p, const staged &s, int first, int i, int end,
-                            const tile_keys &t, const float *sums) {
-    const range window = s.windows[i];
-    const float value = mul_f32(t.scale, meet_sums(sums));
-    const int key = key_of_lane(lane_anew()), j = t.base + warp_id() * 32 + key;
-    if (j >= window.from && j < min_of(window.to, end))
-        p.out[(first + i) * p.stride + j] = t.missing >> key / 16 & 1u ? minus_infinity() : value;
+CAIRN_INLINE tile_key key_here(const index_logits_params &p, const staged &s, const key_walk &w, int base, int stage,
+                               int first) {
+    const int mine = key_of_lane(lane_id()), position = base + warp_id() * 32 + mine;
+    return {p.out + first * p.stride + position, position, *scale_here(s, stage),
+            (w.missing >> (2 * stage + mine / 16) & 1u) != 0};
 }
 
-/* Goes on to the next tile, whose copies begin where this one lay. */
-CAIRN_INLINE void fetch_next(const index_logits_params &p, const staged &s, key_walk &w, int r) {
-    if (w.next < w.to) fetch_tile(p, s, w, r);
-    copy_async_commit();
-    next_tile(p, w);
+/* Writes the logits of this lane's key for ROWS staged rows from i on, as far as it is in their windows and before
+ * `end`. */
+template <int ROWS>
+CAIRN_INLINE void score_rows(const index_logits_params &p, const staged &s, const held_keys &k, const tile_key &key,
+                             int i, int end) {
+    float sums[ROWS][4] = {};
+    add_rows<ROWS>(s, k, i, sums);
+#pragma unroll
+    for (int n = 0; n < ROWS; n++) {
+        const range window = s.windows[i + n];
+        const float value = mul_f32(key.scale, meet_sums(sums[n]));
+        if (key.position >= window.from && key.position < min_of(window.to, end))
+            key.out[(i + n) * p.stride] = key.missing ? minus_infinity() : value;
+    }
 }
 
 /* Logits of the staged rows [first, first + count) with the walk's keys, as far as they are in the
  * rows' windows. */
 CAIRN_INLINE void score_tiles(const index_logits_params &p, const staged &s, int first, int count,
                               key_walk &w) {
-    constexpr int ROWS = CAIRN_WGMMA ? 2 : 1; /* at a time, where there are */
 #pragma unroll 1
-    for (int base = w.next - STAGES * TILE; base < w.to; base += TILE) {
-        key_matrix k;
-        copy_async_wait<STAGES - 1>();
-        take_keys(s, w.stage, k);
-        const tile_keys now = {base, *scale_here(s, w.stage), w.missing >> 2 * w.stage};
+    for (int base = w.next - AHEAD * TILE, stage = 0; base < w.to; base += TILE, stage = next_stage(stage)) {
+        held_keys k;
+        copy_async_wait<AHEAD - 1>();
+        k.take(s, stage);
+        const tile_key key = key_here(p, s, w, base, stage, first);
         fetch_next(p, s, w, first);
 #pragma unroll 1
         for (int i = 0; i < count;) {
-            float sums[ROWS][4] = {};
-            if (ROWS > 1 && i + ROWS <= count) {
-                add_rows<ROWS>(s, k, i, sums);
-                for (int n = 0; n < ROWS; n++) put_logit(p, s, first, i + n, w.to, now, sums[n]);
-                i += ROWS;
-            } else {
-                add_rows<1>(s, k, i, sums);
-                put_logit(p, s, first, i, w.to, now, sums[0]);
-                i++;
-            }
+            if (ROWS_AT_ONCE > 1 && i + ROWS_AT_ONCE <= count) score_rows<ROWS_AT_ONCE>(p, s, k, key, i, w.to);
+            else score_rows<1>(p, s, k, key, i, w.to);
+            i += ROWS_AT_ONCE;
         }
     }
 }
@@ -514,12 +364,13 @@ CAIRN_INLINE void score_piece(const index_logits_params &p, const staged &s, con
         score_nothing(p, x.first, x.count, x.keys);
         return;
     }
+    ask_rows(p, s, x.first, x.count);
     key_walk w = walk_keys(p, s, b, x.keys, x.first);
-    stage_rows(p, s, x.first, x.count);
+    take_rows(p, s, x.first, x.count);
     score_tiles(p, s, x.first, x.count, w);
 }
 
-CAIRN_KERNEL(index_logits, 128, CAIRN_INDEX_BLOCKS, index_logits_params) {
+CAIRN_KERNEL(index_logits, 128, CAIRN_BLOCKS, index_logits_params) {
     const staged s = staged_at(p);
     work from = {}, to = {};
     range rows = {0, 1};

@@ -34,6 +34,7 @@ template <class To, class From> CAIRN_INLINE To bit_cast(From from) {
 
 CAIRN_INLINE int thread_id() { return simt::self->thread; }
 CAIRN_INLINE int lane_anew() { return simt::self->thread % 32; }
+template <class T> CAIRN_INLINE T *pointer_anew(T *p) { return p; }
 CAIRN_INLINE int block_threads() { return simt::self->block_threads; }
 CAIRN_INLINE int block_id() { return simt::self->block[0]; }
 CAIRN_INLINE int block_id_y() { return simt::self->block[1]; }
@@ -585,12 +586,13 @@ SIMT_WGMMA(f16, 32, , false)
 SIMT_WGMMA(f16, 64, , false)
 SIMT_WGMMA(f16, 128, , false)
 SIMT_WGMMA(f16, 256, , false)
-SIMT_WGMMA(e4m3, 32, , false)
-SIMT_WGMMA(e4m3, 64, , false)
 SIMT_WGMMA(f16, 64, _turned, true)
 SIMT_WGMMA(f16, 128, _turned, true)
 SIMT_WGMMA(bf16, 64, _turned, true)
 SIMT_WGMMA(bf16, 128, _turned, true)
+SIMT_WGMMA_SHARED(e4m3, 32)
+SIMT_WGMMA_SHARED(e4m3, 64)
+SIMT_WGMMA_SHARED(e4m3, 128)
 SIMT_WGMMA_SHARED(f16, 64)
 SIMT_WGMMA_SHARED(bf16, 64)
 SIMT_WGMMA_SHARED(f16, 128)

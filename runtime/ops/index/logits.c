@@ -4,7 +4,7 @@
 enum {
     INDEX_GROUP = 4,    /* rows of a group at most */
     INDEX_KEYS = SIMD_DOT_KEYS, /* that the CPU widens at a time */
-    INDEX_FEW = 20 * 1024, /* bytes of a group's rows beside which a third tile has room */
+    INDEX_FEW = 20 * 1024, /* bytes of a group's rows with which four blocks fit */
     INDEX_SHARED = 96 * 1024
 };
 
@@ -274,9 +274,9 @@ static cairn_status index_score_cpu(cairn_runtime *rt, const char *op, bool page
 
 /* The tiles of a block with which the last blocks end soonest: a block costs two tiles beside its
  * own, and as many as fit run at a time. */
-static int index_tiles(const device *dev, const index_logits_params *p) {
+static int index_tiles(const device *dev, const index_logits_params *p, int blocks) {
     const int64_t tiles = (p->n + CAIRN_INDEX_TILE - 1) / CAIRN_INDEX_TILE;
-    const int64_t resident = (int64_t)dev->sm_count * CAIRN_INDEX_BLOCKS, groups = index_groups(p);
+    const int64_t resident = (int64_t)dev->sm_count * blocks, groups = index_groups(p);
     int64_t least = INT64_MAX;
     int best = 1;
     for (int each = 1; each <= 64 && each <= tiles; each++) {
@@ -291,20 +291,21 @@ static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits
     const int columns = p->heads % (2 * CAIRN_INDEX_COLUMNS) ? 1 : 2; /* of a product */
     const int heads = (p->heads + CAIRN_INDEX_COLUMNS - 1) & -CAIRN_INDEX_COLUMNS;
     const int row_bytes = heads * (CAIRN_INDEX_PITCH(rt->device.arch) + 4) + 8;
-    const bool few = p->group * row_bytes <= INDEX_FEW && rt->device.max_shared_bytes >= 128 * 1024;
-    const int stages = few ? 3 : 2; /* a third, where as many blocks fit with it */
+    const int tile_bytes = 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE;
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     ops_kernel want;
-    while (p->group > 1 && p->group * row_bytes > INDEX_SHARED - 2 * CAIRN_INDEX_STAGE) p->group--;
-    p->tiles = index_tiles(&rt->device, p);
+    int blocks; /* on a multiprocessor at a time */
+    while (p->group > 1 && p->group * row_bytes > INDEX_SHARED - tile_bytes) p->group--;
+    blocks = rt->device.arch == 90 && p->group * row_bytes <= INDEX_FEW ? 4 : 3;
+    p->tiles = index_tiles(&rt->device, p, blocks);
     memset(&want, 0, sizeof want);
     want.source = "index/logits.cu";
     want.entry = "index_logits";
     want.constants[0].name = "PAGED", want.constants[0].value = paged;
     want.constants[1].name = "COLUMNS", want.constants[1].value = columns * CAIRN_INDEX_COLUMNS;
-    want.constants[2].name = "STAGES", want.constants[2].value = stages;
+    want.constants[2].name = "BLOCKS", want.constants[2].value = blocks;
     want.constant_count = 3;
-    dims.shared_bytes = (unsigned)(p->group * row_bytes + stages * CAIRN_INDEX_STAGE);
+    dims.shared_bytes = (unsigned)(p->group * row_bytes + tile_bytes);
     dims.grid[0] = (unsigned)index_groups(p);
     dims.grid[1] = (unsigned)((p->n + p->tiles * CAIRN_INDEX_TILE - 1) /
                               (p->tiles * CAIRN_INDEX_TILE));
