@@ -188,7 +188,7 @@ CAIRN_INLINE cluster_inbox inbox_of(const tile &at) { return {shared_base() + CH
 /* Where its row's runs, so many, go by relay: the sums lie behind all values. */
 CAIRN_INLINE relay_row relay_of(const attend_params &p, const tile &at, int runs) {
     const int64_t slots = (int64_t)grid_blocks_y() * tiles_of_grid(), states = (int64_t)p.runs * at.most;
-    const int64_t first = ((int64_t)at.r * tiles_of_grid() + at.unit) * states;
+    const int64_t first = at.slot() * states;
     return {p.arrived + first * HEAD_DIM, p.arrived + slots * states * HEAD_DIM + first * p.mergers * 2,
             at.most * HEAD_DIM, at.most * p.mergers * 2, at.count, p.mergers, min_of(p.mergers, runs)};
 }
@@ -203,8 +203,7 @@ CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, int r
     const f32x2 *const totals = (const f32x2 *)(memory + TOTALS_AT);
     if constexpr (CLUSTERED) return inbox_of(at).send(run, totals, parts, step);
     if constexpr (RELAYED) return relay_of(p, at, runs).send(run, totals, parts, step);
-    const int64_t slot = (int64_t)at.r * tiles_of_grid() + at.unit;
-    const int64_t first = (slot * at.runs(p) + run) * at.most;
+    const int64_t first = (at.slot() * at.runs(p) + run) * at.most;
     merge_warps(totals, parts, step, at.count, [&](int m, int d, f32x4 v, f32x2 sums) {
         *(f32x4 *)(p.partial + (first + m) * HEAD_DIM + d) = v;
         if (d == 0) ((f32x2 *)p.sums)[first + m] = sums;
@@ -272,8 +271,8 @@ CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, u
         return;
     }
     if constexpr (CHAINED) blocks = place_of(memory)->blocks, runs = place_of(memory)->runs;
-    const int64_t slot = (int64_t)at.r * tiles_of_grid() + at.unit, first = slot * at.runs(p) * at.most;
-    if (!last_to_arrive(p.arrived + slot, blocks, (uint32_t *)(memory + TOTALS_AT))) return;
+    const int64_t first = at.slot() * at.runs(p) * at.most;
+    if (!last_to_arrive(p.arrived + at.slot(), blocks, (uint32_t *)(memory + TOTALS_AT))) return;
     merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
 }
 

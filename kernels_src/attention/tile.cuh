@@ -30,6 +30,8 @@ struct tile {
         count = min_of(group - query, QUERIES);
         head = (int64_t)r * p.heads + kv_head * group + query;
     }
+    /* Its number among all tiles of all rows. */
+    CAIRN_MEMBER int64_t slot() const { return (int64_t)r * tiles_of_grid() + unit; }
     /* The most runs that a row may have. */
     CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED || RELAYED ? p.runs : grid_blocks(); }
 };
