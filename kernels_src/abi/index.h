@@ -19,6 +19,8 @@ enum {
  * banks. */
 #define CAIRN_INDEX_FP8(arch) ((arch) == 89 || (arch) == 90 || (arch) >= 120)
 #define CAIRN_INDEX_PITCH(arch) (CAIRN_INDEX_FP8(arch) ? 144 : 272)
+/* Its blocks on a multiprocessor, as far as registers go. */
+#define CAIRN_INDEX_BLOCKS(arch) ((arch) == 90 ? 4 : 3)
 
 /* index/quantize.cu */
 typedef struct quantize_fp8_params {

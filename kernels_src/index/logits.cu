@@ -10,13 +10,12 @@
  * Constants  CAIRN_PAGED    1: keys lie in the paged cache, 0: one behind the other
  *            CAIRN_COLUMNS  heads of a product: 64 or 32; rows have heads up to a multiple of it by wgmma,
  *                           those that are not there of zeros
- *            CAIRN_BLOCKS   for how many on a multiprocessor there are registers
  * Launch     grid (groups of rows, ceil(tiles / p.tiles)), or (workers) with a schedule; block 128;
  *            shared memory 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE + p.group * (heads up to a multiple of 32 *
  *            (CAIRN_INDEX_PITCH + 4) + 8) bytes
  * Oracle     tests/ref/index_ref.h
- * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64 CAIRN_BLOCKS=3
- * matrix: CAIRN_PAGED=1 CAIRN_COLUMNS=32 CAIRN_BLOCKS=4 */
+ * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64
+ * matrix: CAIRN_PAGED=1 CAIRN_COLUMNS=32 */
 #include "device/common.cuh"
 #include "abi/index.h"
 
@@ -370,7 +369,7 @@ CAIRN_INLINE void score_piece(const index_logits_params &p, const staged &s, con
     score_tiles(p, s, x.first, x.count, w);
 }
 
-CAIRN_KERNEL(index_logits, 128, CAIRN_BLOCKS, index_logits_params) {
+CAIRN_KERNEL(index_logits, 128, CAIRN_INDEX_BLOCKS(CAIRN_ARCH / 10), index_logits_params) {
     const staged s = staged_at(p);
     work from = {}, to = {};
     range rows = {0, 1};

@@ -4,7 +4,6 @@
 enum {
     INDEX_GROUP = 4,    /* rows of a group at most */
     INDEX_KEYS = SIMD_DOT_KEYS, /* that the CPU widens at a time */
-    INDEX_FEW = 20 * 1024, /* bytes of a group's rows with which four blocks fit */
     INDEX_SHARED = 96 * 1024
 };
 
@@ -274,9 +273,10 @@ static cairn_status index_score_cpu(cairn_runtime *rt, const char *op, bool page
 
 /* The tiles of a block with which the last blocks end soonest: a block costs two tiles beside its
  * own, and as many as fit run at a time. */
-static int index_tiles(const device *dev, const index_logits_params *p, int blocks) {
-    const int64_t tiles = (p->n + CAIRN_INDEX_TILE - 1) / CAIRN_INDEX_TILE;
-    const int64_t resident = (int64_t)dev->sm_count * blocks, groups = index_groups(p);
+static int index_tiles(const device *dev, const index_logits_params *p, int shared_bytes) {
+    const int64_t tiles = (p->n + CAIRN_INDEX_TILE - 1) / CAIRN_INDEX_TILE, groups = index_groups(p);
+    const int most = CAIRN_INDEX_BLOCKS(dev->arch), room = dev->max_shared_bytes / shared_bytes;
+    const int64_t resident = (int64_t)dev->sm_count * (room < 1 ? 1 : room < most ? room : most);
     int64_t least = INT64_MAX;
     int best = 1;
     for (int each = 1; each <= 64 && each <= tiles; each++) {
@@ -294,18 +294,15 @@ static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits
     const int tile_bytes = 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE;
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     ops_kernel want;
-    int blocks; /* on a multiprocessor at a time */
     while (p->group > 1 && p->group * row_bytes > INDEX_SHARED - tile_bytes) p->group--;
-    blocks = rt->device.arch == 90 && p->group * row_bytes <= INDEX_FEW ? 4 : 3;
-    p->tiles = index_tiles(&rt->device, p, blocks);
+    dims.shared_bytes = (unsigned)(p->group * row_bytes + tile_bytes);
+    p->tiles = index_tiles(&rt->device, p, (int)dims.shared_bytes);
     memset(&want, 0, sizeof want);
     want.source = "index/logits.cu";
     want.entry = "index_logits";
     want.constants[0].name = "PAGED", want.constants[0].value = paged;
     want.constants[1].name = "COLUMNS", want.constants[1].value = columns * CAIRN_INDEX_COLUMNS;
-    want.constants[2].name = "BLOCKS", want.constants[2].value = blocks;
-    want.constant_count = 3;
-    dims.shared_bytes = (unsigned)(p->group * row_bytes + tile_bytes);
+    want.constant_count = 2;
     dims.grid[0] = (unsigned)index_groups(p);
     dims.grid[1] = (unsigned)((p->n + p->tiles * CAIRN_INDEX_TILE - 1) /
                               (p->tiles * CAIRN_INDEX_TILE));
