@@ -114,7 +114,7 @@ CAIRN_INLINE void find_pages(const index_logits_params &p, key_walk &w) {
 
 CAIRN_INLINE int next_stage(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
 
-/* Goes on to the next tile: `columns` pages and `slots` slots. */
+/* Goes on to the next tile, whose pages are asked for. */
 CAIRN_INLINE void next_tile(const index_logits_params &p, key_walk &w) {
     w.next += TILE;
     w.stage = next_stage(w.stage);
