@@ -863,6 +863,7 @@ static void test_all(cairn_runtime *opened, const char *name) {
     test_alone(), test_ragged_faults();
     test_paged(few ? 3 : 8, 2, 16, 64, 0), test_paged(few ? 2 : 8, 1, 8, 16, 0), test_paged(3, 5, 8, 64, 1);
     if (!few) test_paged(2, 4, 64, 64, 0), test_paged(1, 3, 24, 48, 1);
+    test_paged(1, 3, 96, 16, 0), test_ragged(3, 128, 70, 1, 0); /* rows in pairs, of more heads than a product has */
     test_paged_nothing(), test_paged_faults(), test_schedule_begins();
     test_topk_ragged(7, few ? 90 : 700, few ? 12 : 100, false), test_topk_ragged(3, 60, 20, true);
     test_topk_ragged(3, 0, 5, true); /* no keys */
