@@ -1,5 +1,5 @@
 # No warnings, from gcc and clang, with the strict set; optimised, so that both look at data flow. Of $CC
-# the whole runtime is compiled so, with more optimisation, by tests/dist_test.sh.
+# the whole runtime is compiled so, with more optimisation, by tests/dist_test.sh, but for one warning.
 . tests/tap.sh
 
 case $($CC --version 2>/dev/null) in *clang*) other=gcc ;; *) other=clang ;; esac
@@ -13,4 +13,6 @@ for compiler in gcc clang; do
             $compiler -std=c11 -O1 $warnings -Werror $lua_cflags -c "$unit" -o "$work/unit.o"
     done
 done
+check "no indentation in runtime.c misleads" \
+    $CC -std=c11 -Wmisleading-indentation -Werror $lua_cflags -fsyntax-only runtime.c
 tap_done
