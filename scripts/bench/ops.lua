@@ -66,6 +66,30 @@ local function bench_attend(b, rows, tokens, topk)
     b:time(function() rt:attend_pages(q, sparse) end), rows * token_bytes * (topk * PAGE + 1))
 end
 
+-- One row of `most` tokens among others of `least`, beside as many rows that share all tokens evenly.
+local function bench_uneven(b, rows, most, least)
+  local rt, per, even = b.rt, most // PAGE, (most + (rows - 1) * least) // rows // PAGE * PAGE
+  local q, out, pages = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }, rows * (even // PAGE + 1)
+  local cache = rt:zeros({ pages, 2, KV_HEADS, PAGE, DIM }, "f16")
+  local function line(what, tokens_of)
+    local ids, at, next_page, tokens = {}, {}, 0, 0
+    for r = 1, rows do
+      ids[r], at[r] = {}, tokens_of(r) - 1
+      for c = 1, per do
+        ids[r][c] = (c - 1) * PAGE <= at[r] and next_page or -1
+        if ids[r][c] >= 0 then next_page = next_page + 1 end
+      end
+      tokens = tokens + at[r] + 1
+    end
+    local options = { out = out, cache = cache, page_table = rt:tensor(ids, "i32"), positions = rt:tensor(at, "i32") }
+    b:line("attend", what, b:time(function() rt:attend(q, options) end), token_bytes * tokens)
+  end
+  line(("%d rows, one of %d, others of %d tokens"):format(rows, most, least), function(r)
+    return r == 1 and most or least
+  end)
+  line(("%d rows of %d, room for %d tokens"):format(rows, even, most), function() return even end)
+end
+
 -- What a cache of another type, a cap, a mask, weights of pages and lists of tokens cost: bytes as
 -- above, so that a share of the read rate compares with attend's and attend_pages'.
 local function bench_abilities(b, rows, tokens, topk)
@@ -192,7 +216,10 @@ local function bench_attention(b)
     bench_attend(b, 32, 8192, 32)
   end
   bench_abilities(b, b.cuda and 32 or 1, b.cuda and 8192 or 2048, b.cuda and 32 or 8)
-  bench_latent(b, b.cuda and 64 or 1, b.cuda and 128 or 16, b.cuda and 2048 or 256, b.cuda and 512 or 16)
+  bench_uneven(b, b.cuda and 32 or 4, b.cuda and 131072 or 2048, b.cuda and 1024 or 256)
+  for _, rows in ipairs(b.cuda and { 64, 1024 } or { 1 }) do
+    bench_latent(b, rows, b.cuda and 128 or 16, b.cuda and 2048 or 256, b.cuda and 512 or 16)
+  end
   for _, type in ipairs { "f16", "bf16" } do bench_prompt(b, b.cuda and 8192 or 256, type) end
   bench_verify(b, b.cuda and 8 or 1, b.cuda and 32768 or 1024, 4)
   for _, pages in ipairs(b.cuda and { 1024, 2048, 8192 } or { 64 }) do bench_choice(b, 1, pages, 32) end
