@@ -18,15 +18,25 @@ local function bench_rows(b, rows)
   end), n * n // 32 * 20)
 end
 
--- A paged cache of `rows` sequences of `tokens` tokens, pages in order.
-local function cache_of(rt, rows, tokens)
-  local per, ids, at = tokens // PAGE, {}, {}
+-- The page table of `rows` sequences of tokens_of(row) tokens, with room for `per` pages each, pages in order; their
+-- last positions; how many pages there are.
+local function table_of(rt, rows, per, tokens_of)
+  local ids, at, pages = {}, {}, 0
   for r = 1, rows do
-    ids[r], at[r] = {}, tokens - 1
-    for c = 1, per do ids[r][c] = (r - 1) * per + c - 1 end
+    ids[r], at[r] = {}, tokens_of(r) - 1
+    for c = 1, per do
+      local there = (c - 1) * PAGE <= at[r]
+      ids[r][c] = there and pages or -1
+      if there then pages = pages + 1 end
+    end
   end
-  return rt:random({ rows * per, 2, KV_HEADS, PAGE, DIM }, "f16"), rt:tensor(ids, "i32"),
-    rt:tensor(at, "i32")
+  return rt:tensor(ids, "i32"), rt:tensor(at, "i32"), pages
+end
+
+-- A paged cache of `rows` sequences of `tokens` tokens.
+local function cache_of(rt, rows, tokens)
+  local table_, at, pages = table_of(rt, rows, tokens // PAGE, function() return tokens end)
+  return rt:random({ pages, 2, KV_HEADS, PAGE, DIM }, "f16"), table_, at
 end
 
 local token_bytes = KV_HEADS * DIM * 2 * 2 -- of keys and values
@@ -68,26 +78,16 @@ end
 
 -- One row of `most` tokens among others of `least`, beside as many rows that share all tokens evenly.
 local function bench_uneven(b, rows, most, least)
-  local rt, per, even = b.rt, most // PAGE, (most + (rows - 1) * least) // rows // PAGE * PAGE
-  local q, out, pages = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }, rows * (even // PAGE + 1)
-  local cache = rt:zeros({ pages, 2, KV_HEADS, PAGE, DIM }, "f16")
-  local function line(what, tokens_of)
-    local ids, at, next_page, tokens = {}, {}, 0, 0
-    for r = 1, rows do
-      ids[r], at[r] = {}, tokens_of(r) - 1
-      for c = 1, per do
-        ids[r][c] = (c - 1) * PAGE <= at[r] and next_page or -1
-        if ids[r][c] >= 0 then next_page = next_page + 1 end
-      end
-      tokens = tokens + at[r] + 1
-    end
-    local options = { out = out, cache = cache, page_table = rt:tensor(ids, "i32"), positions = rt:tensor(at, "i32") }
-    b:line("attend", what, b:time(function() rt:attend(q, options) end), token_bytes * tokens)
+  local rt, even = b.rt, (most + (rows - 1) * least) // rows // PAGE * PAGE
+  local q, out = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }
+  local function line(what, first, others)
+    local table_, at, pages = table_of(rt, rows, most // PAGE, function(r) return r == 1 and first or others end)
+    local options = { out = out, cache = rt:zeros({ pages, 2, KV_HEADS, PAGE, DIM }, "f16"), page_table = table_,
+      positions = at }
+    b:line("attend", what, b:time(function() rt:attend(q, options) end), token_bytes * (first + (rows - 1) * others))
   end
-  line(("%d rows, one of %d, others of %d tokens"):format(rows, most, least), function(r)
-    return r == 1 and most or least
-  end)
-  line(("%d rows of %d, room for %d tokens"):format(rows, even, most), function() return even end)
+  line(("%d rows, one of %d, others of %d tokens"):format(rows, most, least), most, least)
+  line(("%d rows of %d, room for %d tokens"):format(rows, even, most), even, even)
 end
 
 -- What a cache of another type, a cap, a mask, weights of pages and lists of tokens cost: bytes as
@@ -190,15 +190,11 @@ end
 
 local function bench_choice(b, rows, per, topk)
   local rt = b.rt
-  local ids, at = {}, {}
-  for r = 1, rows do
-    ids[r], at[r] = {}, per * PAGE - 1
-    for c = 1, per do ids[r][c] = (r - 1) * per + c - 1 end
-  end
+  local table_, at, pages = table_of(rt, rows, per, function() return per * PAGE end)
   local q, scores = rt:random { rows, HEADS, DIM }, rt:zeros { rows, KV_HEADS, per }
-  local bounds = rt:random({ rows * per, KV_HEADS, 2, DIM }, "f16")
-  local scoring = { bounds = bounds, out = scores, page_table = rt:tensor(ids, "i32"),
-    positions = rt:tensor(at, "i32"), cache = rt:zeros({ rows * per, 2, KV_HEADS, PAGE, DIM }, "f16") }
+  local bounds = rt:random({ pages, KV_HEADS, 2, DIM }, "f16")
+  local scoring = { bounds = bounds, out = scores, page_table = table_, positions = at,
+    cache = rt:zeros({ pages, 2, KV_HEADS, PAGE, DIM }, "f16") }
   local shape = ("%d rows, %d pages"):format(rows, per)
   b:line("score_pages", shape, b:time(function() rt:score_pages(q, scoring) end),
     rows * per * KV_HEADS * 2 * DIM * 2)
