@@ -168,10 +168,11 @@ static cairn_status jit_program_of(jit *j, const jit_request *request, jit_progr
     return status;
 }
 
-/* Under the lock. A program that failed by its own fault keeps its failure. */
+/* Under the lock. A program that failed by its own fault keeps its failure. One that runs is asked for once more
+ * where who asked before has left it; who still waits for it may ask as often as they look. */
 static void jit_enqueue(jit *j, jit_program *p, bool later) {
+    p->again = p->state == JIT_RUNNING && (p->again || p->left || !p->wanted);
     p->wanted = p->wanted || !later;
-    p->again = p->state == JIT_RUNNING;
     p->left = false;
     if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
     p->state = JIT_QUEUED;

@@ -481,10 +481,12 @@ static cairn_status end_failing(const jit_request *request) {
 
 /* Who asks once more has a compile of his own, however far the one was that another gave up. */
 static void test_asked_anew(void) {
-    static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9};
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9}, ten = {"N", 10};
     const jit_request first = {"good.cu", &seven, 1, false}, second = {"good.cu", &eight, 1, false};
     const jit_request third = {"good.cu", &nine, 1, false}, bad = {"bad.cu", &seven, 1, false};
+    const jit_request fourth = {"good.cu", &ten, 1, false};
     jit_program *p = NULL;
+    int before;
     fake_install();
     bench_open(CACHE_OFF);
     begin_failing(&first);
@@ -502,6 +504,12 @@ static void test_asked_anew(void) {
     tap_ok(!end_failing(&third), "asked for anew while it runs, it is compiled once more: %s", bench.b.error);
     tap_ok(!jit_begin(bench.j, &first, 1) && !jit_begin(bench.j, &second, 1) && !jit_wait(bench.j) &&
            !jit_try(bench.j, &first, &p) && p && !jit_try(bench.j, &second, &p), "and so are the others");
+    begin_failing(&fourth);
+    before = fake.compiles;
+    jit_begin(bench.j, &fourth, 1);
+    tap_ok(end_failing(&fourth) == CAIRN_OUT_OF_MEMORY && fake.compiles == before + 1 /* each try has two */,
+           "what is still waited for is tried once, however often it is asked for: %s", bench.b.error);
+    jit_give_up(bench.j);
     begin_failing(&bad);
     jit_give_up(bench.j);
     tap_ok(end_failing(&bad) == CAIRN_COMPILE_FAILED, "a template's mistake stays one: %.40s", bench.b.error);

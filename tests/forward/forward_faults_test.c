@@ -188,6 +188,7 @@ static void test_once_more(void) {
     cairn_model *m;
     cairn_session *s;
     cairn_status first;
+    const int32_t ids[2] = {3, 4};
     char error[512] = "";
     c.selection.strategy = CAIRN_STRATEGY_SOFTMAX_HEAD;
     fake_install();
@@ -202,7 +203,10 @@ static void test_once_more(void) {
     if (!tap_ok(!cairn_open(&plain, &rt, error, sizeof error) && !cairn_load_model(rt, path, &m) &&
                 !cairn_session_open(m, &s), "without such a rule %s", error)) return;
     fake.compile_result = NVRTC_ERROR_OUT_OF_MEMORY;
+    fake.compile_us = 20000000;
     tap_ok(!cairn_reload(rt, &c) && cairn_reload_waits(rt), "a reload for it waits");
+    tap_ok(!cairn_append_ids(s, ids, 2) && cairn_reload_waits(rt), "a step looks at it %s", cairn_last_error(rt));
+    os_atomic_store(&fake.let_go, 1); /* having looked is not to have asked for it once more */
     step_through(rt, s);
     tap_ok(rt->config.selection.strategy == plain.selection.strategy && !cairn_reload_waits(rt), "and fails");
     fake.compile_result = 0;
