@@ -1,7 +1,7 @@
 /* jit: its state, the source text of programs, and the keys that name them. */
 #include <fenv.h>
 
-#define JIT_SCHEMA 2 /* counts changes of what a key covers */
+#define JIT_SCHEMA 3 /* counts changes of what a key covers */
 #define JIT_ABI 1    /* counts changes of how compiled kernels are called */
 #define JIT_MAX_THREADS 16
 #define JIT_OWN_THREADS 12 /* unless asked for more: as many programs as a model waits for */
@@ -24,8 +24,6 @@ struct jit {
     jit_options options;
     char nvrtc_path[OS_PATH_BYTES];
     char arch[12];         /* "sm_90a": what is asked for; part of the key */
-    cache_key *digests;    /* [file_count] of the kernel files, in their order */
-    int file_count;
 
     os_mutex lock;         /* guards all below, and the states of programs */
     os_cond changed;
@@ -156,23 +154,6 @@ static void jit_name_arch(jit *j) {
     snprintf(j->arch, sizeof j->arch, "sm_%d%s", j->options.arch, j->options.arch == 90 ? "a" : "");
 }
 
-/* One digest a kernel file, so that keys need not read the texts again. */
-static cairn_status jit_digest_files(jit *j, base *b) {
-    const kernels_file *files = j->options.files;
-    while (files[j->file_count].name) j->file_count++;
-    j->digests = (cache_key *)base_new(b, (size_t)j->file_count, sizeof *j->digests);
-    if (!j->digests) return base_no_memory(b, "kernel digests", (size_t)j->file_count * 32);
-    for (int f = 0; f < j->file_count; f++) {
-        cache_hash hash;
-        cache_hash_begin(&hash, "cairn kernels");
-        cache_hash_field(&hash, files[f].name, strlen(files[f].name));
-        for (int i = 0; files[f].pieces[i]; i++)
-            cache_hash_field(&hash, files[f].pieces[i], strlen(files[f].pieces[i]));
-        j->digests[f] = cache_hash_end(&hash);
-    }
-    return CAIRN_OK;
-}
-
 /* What a program includes: each file once, in the order of first mention. */
 typedef struct jit_includes { const kernels_file *files[JIT_MAX_HEADERS]; int count; } jit_includes;
 
@@ -206,7 +187,7 @@ static void jit_scan_includes(const jit *j, const char *text, jit_includes *foun
     }
 }
 
-/* The digests of all that the source includes, directly or not, and of nothing else: an edit to
+/* The names and digests of all that the source includes, directly or not, and of nothing else: an edit to
  * another header leaves the program's key as it is. */
 static void jit_hash_includes(const jit *j, const char *source, cache_hash *hash) {
     jit_includes found;
@@ -214,7 +195,8 @@ static void jit_hash_includes(const jit *j, const char *source, cache_hash *hash
     jit_scan_includes(j, source, &found);
     for (int f = 0; f < found.count; f++) {
         const kernels_file *file = found.files[f];
-        cache_hash_field(hash, &j->digests[file - j->options.files], sizeof *j->digests);
+        cache_hash_field(hash, file->name, strlen(file->name));
+        cache_hash_field(hash, file->digest, sizeof file->digest);
         for (int i = 0; file->pieces[i]; i++) jit_scan_includes(j, file->pieces[i], &found);
     }
 }

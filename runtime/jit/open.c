@@ -7,7 +7,6 @@ typedef struct jit_progress {
 
 static cairn_status jit_open(base *b, const jit_options *options, jit **out) {
     jit *j = (jit *)base_new(b, 1, sizeof *j);
-    cairn_status status;
     *out = NULL;
     if (!j) return base_no_memory(b, "jit", sizeof *j);
     j->owner = b;
@@ -17,7 +16,6 @@ static cairn_status jit_open(base *b, const jit_options *options, jit **out) {
         snprintf(j->nvrtc_path, sizeof j->nvrtc_path, "%s", options->nvrtc_path);
         j->options.nvrtc_path = j->nvrtc_path;
     }
-    if ((status = jit_digest_files(j, b))) return base_delete(b, j, 1, sizeof *j), status;
     os_mutex_init(&j->lock);
     os_cond_init(&j->changed);
     os_mutex_init(&j->nvrtc_lock);
@@ -62,7 +60,6 @@ static void jit_close(jit *j) {
     os_mutex_destroy(&j->nvrtc_lock);
     os_cond_destroy(&j->changed);
     os_mutex_destroy(&j->lock);
-    base_delete(j->owner, j->digests, (size_t)j->file_count, sizeof *j->digests);
     base_delete(j->owner, j, 1, sizeof *j);
 }
 

@@ -551,6 +551,15 @@ static void test_cache_modes(void) {
     bench_clear();
 }
 
+/* As gen/embed.lua fills a row. */
+static void set_text(kernels_file *file, const char *const *pieces) {
+    file->pieces = pieces, file->bytes = 0, file->digest[0] = 0;
+    for (; *pieces; pieces++) {
+        file->bytes += strlen(*pieces);
+        for (const char *c = *pieces; *c; c++) file->digest[0] = file->digest[0] * 31 + (unsigned char)*c;
+    }
+}
+
 /* Whether reading `source` from the cache still works after one file of the table was changed. */
 static bool survives(kernels_file *table, int changed, const char *const *pieces,
                      const char *source) {
@@ -561,8 +570,7 @@ static bool survives(kernels_file *table, int changed, const char *const *pieces
     bench_open(CACHE_READ_WRITE);
     bench_get(source, 1, &p);
     bench_close();
-    table[changed].pieces = pieces;
-    table[changed].bytes = strlen(pieces[0]) + (pieces[1] ? strlen(pieces[1]) : 0);
+    set_text(&table[changed], pieces);
     bench_open(CACHE_READ_WRITE);
     found = !bench_get(source, 1, &p) && p->from_cache;
     bench_close();
@@ -578,14 +586,11 @@ static void test_cache_includes(void) {
     static const char *const user[] = {"#include \"outer.cuh\"\n#include \"elsewhere.h\"\n", NULL};
     static const char *const changed[] = {"#define CHANGED 1\n", NULL};
     static const char *const split[] = {"#define DEEP 1\n", "#include \"other.h\"\n", NULL};
-    kernels_file table[] = {{"user.cu", user, 0},     {"plain.cu", bench_good, 0},
-                            {"outer.cuh", outer, 0},  {"in/inner.h", inner, 0},
-                            {"other.h", other, 0},    {NULL, NULL, 0}};
+    kernels_file table[] = {{"user.cu", user, 0, {0}},     {"plain.cu", bench_good, 0, {0}},
+                            {"outer.cuh", outer, 0, {0}},  {"in/inner.h", inner, 0, {0}},
+                            {"other.h", other, 0, {0}},    {NULL, NULL, 0, {0}}};
     jit_program *p = NULL;
-    for (int i = 0; i < 5; i++) {
-        const char *const *pieces = table[i].pieces;
-        for (table[i].bytes = 0; *pieces; pieces++) table[i].bytes += strlen(*pieces);
-    }
+    for (int i = 0; i < 5; i++) set_text(&table[i], table[i].pieces);
     fake_install();
     bench_table = table;
     tap_ok(survives(table, 2, outer, "user.cu"), "an entry is found when nothing changed");
@@ -595,7 +600,7 @@ static void test_cache_includes(void) {
     tap_ok(survives(table, 4, changed, "user.cu"), "an edit to a header that it lacks is not");
     tap_ok(survives(table, 3, changed, "plain.cu") && survives(table, 0, changed, "plain.cu"),
            "nor is one to another program");
-    table[3].pieces = split, table[3].bytes = strlen(split[0]) + strlen(split[1]);
+    set_text(&table[3], split);
     tap_ok(!survives(table, 4, changed, "user.cu"), "once it is included it counts");
     bench_clear();
     bench_open(CACHE_READ_WRITE);

@@ -8,8 +8,8 @@ static const char *const bench_good[] = {
 static const char *const bench_bad[] = {"#include \"h.cuh\"\n\nint x = MISTAKE;\n", NULL};
 static const char *const bench_header[] = {"typedef int i;\n", NULL};
 static const kernels_file bench_files[] = {
-    {"bad.cu", bench_bad, 40}, {"good.cu", bench_good, 130}, {"h.cuh", bench_header, 15},
-    {NULL, NULL, 0}};
+    {"bad.cu", bench_bad, 40, {1}}, {"good.cu", bench_good, 130, {2}}, {"h.cuh", bench_header, 15, {3}},
+    {NULL, NULL, 0, {0}}};
 static const kernels_file *bench_table = bench_files; /* what bench_open takes */
 static bool bench_alone; /* without a device: programs are compiled, never loaded */
 

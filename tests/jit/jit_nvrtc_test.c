@@ -12,7 +12,7 @@ static const char *const good[] = {
     NULL};
 static const char *const bad[] = {
     "\n\nextern \"C\" __global__ void k(int *p) { *p = nothing; }\n", NULL};
-static const kernels_file files[] = {{"bad.cu", bad, 60}, {"good.cu", good, 90}, {NULL, NULL, 0}};
+static const kernels_file files[] = {{"bad.cu", bad, 60, {1}}, {"good.cu", good, 90, {2}}, {NULL, NULL, 0, {0}}};
 
 static base b;
 static driver_calls d;
