@@ -45,7 +45,7 @@ static void __asan_unpoison_memory_region(const void *p, size_t size) {
 #define __asan_unpoison_memory_region(p, size) ((void)0)
 #endif
 
-static const size_t stack_bytes = 64 * 1024, huge_page = 2 << 20;
+static const size_t stack_bytes = 32 * 1024, huge_page = 2 << 20;
 
 /* ---- stacks, of one arena, handed out from its end; kept for the next fibre ---- */
 
@@ -96,7 +96,7 @@ static void keep_stack(void *stack) {
 /* Where a stack begins: staggered, or the tops of all stacks would share a few cache sets; always
  * the same for one stack, so that what AddressSanitizer marks there stays true. */
 static char *stack_top(void *stack) {
-    size_t stagger = (size_t)((uintptr_t)stack / stack_bytes % 61) * 320;
+    size_t stagger = (size_t)((uintptr_t)stack / stack_bytes % 61) * 192;
     return static_cast<char *>(stack) + stack_bytes - 64 - stagger;
 }
 
