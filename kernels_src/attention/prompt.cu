@@ -126,7 +126,7 @@ CAIRN_KERNEL(attend_prompt, MANY_THREADS, 1, attend_params) {
         const int m = i / MANY_PIECES, piece = i % MANY_PIECES;
         u32x4 v = {};
         if (m < to.tokens * group) v = query_piece(p, to.row(m) * HEAD_DIM + piece * 8);
-        *(u32x4 *)(many_memory() + many_at(ROWS, m, piece)) = v;
+        *(u32x4 *)(many_memory() + swizzled_at(m, piece, ROWS)) = v;
     }
     fence_async();
     block_sync();

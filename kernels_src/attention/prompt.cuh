@@ -36,10 +36,6 @@ CAIRN_INLINE unsigned char *many_memory() {
 CAIRN_INLINE unsigned char *many_tile(int side, int n) {
     return many_memory() + MANY_QUERIES + (side * 2 + n % 2) * MANY_TILE;
 }
-/* Piece `piece` of 16 bytes of a row, of a tile of so many. */
-CAIRN_INLINE uint32_t many_at(int rows, int row, int piece) {
-    return (uint32_t)(piece / 8 * rows * 128 + row * 128 + (piece % 8 ^ row % 8) * 16);
-}
 
 /* Of tile n of a side: ended when it is there, when it is free. */
 CAIRN_INLINE shared_addr many_full(int side, int n) {
@@ -86,7 +82,7 @@ struct many_carrier {
     CAIRN_MEMBER void bring(const Source &source, int side, int n, int tile, int last, int held) {
         const int lane = lane_id(), warp = warp_id() % 4, key = lane / MANY_PIECES;
         const shared_addr to =
-            shared_addr(many_tile(side, n)) + many_at(MANY_KEYS, warp * 32 + key, lane % MANY_PIECES);
+            shared_addr(many_tile(side, n)) + swizzled_at(warp * 32 + key, lane % MANY_PIECES, MANY_KEYS);
         uint32_t there = 0;
         mbarrier_wait(many_free(side, n), (uint32_t)(n / 2 & 1) ^ 1);
 #pragma unroll

@@ -48,6 +48,15 @@ template <bool first, class A, class B> using pick = typename pick_type<first, A
 template <class T> CAIRN_INLINE constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
 template <class T> CAIRN_INLINE constexpr T round_up(T a, T b) { return ceil_div(a, b) * b; }
 
+/* Of a swizzled matrix for wgmma (mma.cuh): where piece `piece` of 16 bytes of a row lies, in slabs of so many rows. */
+CAIRN_INLINE uint32_t swizzled_at(int row, int piece, int rows = 0) {
+    return (uint32_t)(piece / 8 * rows * 128 + row * 128 + (piece % 8 ^ row % 8) * 16);
+}
+/* The matrix so many bytes further: its address does not leave the lower word. */
+CAIRN_INLINE uint64_t wgmma_further(uint64_t matrix, int bytes) {
+    return matrix >> 32 << 32 | ((uint32_t)matrix + (uint32_t)(bytes / 16));
+}
+
 /* The block's shared memory as one struct, which has to fit every chip from sm_80 on; variants for
  * one chip pass their own limit. The host launches with its size. */
 template <class T, int limit = 96 * 1024> CAIRN_INLINE T &shared_as() {

@@ -6,12 +6,7 @@
 /* Tiles on their way while one is used: the other place is free once all warps are through. */
 constexpr int AHEAD = STAGES - 1;
 constexpr int ROWS_AT_ONCE = 2, COLUMNS = CAIRN_COLUMNS;
-static_assert(FP8, "wgmma of e4m3");
-
-/* Where piece `piece` of 16 bytes of a line of 128 lies, of the tiles' keys and of the queries: wgmma_swizzled. */
-CAIRN_INLINE int piece_at(int line, int piece) {
-    return line * DIM + (piece ^ line % 8) * 16;
-}
+static_assert(FP8 && DIM == 128, "wgmma of e4m3, a key or query a swizzled row");
 
 /* The line of a head among those of `count` rows: COLUMNS of a row and as many of the next lie together, where there
  * is one. */
@@ -28,7 +23,7 @@ CAIRN_INLINE void ask_rows(const index_logits_params &p, const staged &s, int fi
         const unsigned char *q = (const unsigned char *)p.q + (int64_t)(first + row) * p.heads * DIM;
 #pragma unroll 4
         for (int i = thread_id(); i < s.heads * 8; i += block_threads())
-            copy_async16(shared_addr(s.q + piece_at(line_of(s, count, row, i / 8), i % 8)), q + i * 16,
+            copy_async16(shared_addr(s.q + swizzled_at(line_of(s, count, row, i / 8), i % 8)), q + i * 16,
                          i / 8 < p.heads);
         for (int i = thread_id(); i < s.heads; i += block_threads())
             copy_async4(shared_addr(s.weights + line_of(s, count, row, i)),
@@ -48,8 +43,8 @@ struct key_copies {
     CAIRN_METHOD int from() { return key(0) * DIM + lane_id() % 8 * 16; }
     CAIRN_METHOD int from_next(int i) { return 4 * i * DIM; }
     CAIRN_METHOD shared_addr to(const staged &s, int stage, int m, int i) {
-        const int first = piece_at(warp_id() * 16 + key(0), lane_id() % 8) ^ i % 2 * 64;
-        return shared_addr(s.tiles) + (uint32_t)(stage * TILE * DIM + first) + (uint32_t)((m * 64 + 4 * i) * DIM);
+        const uint32_t first = swizzled_at(warp_id() * 16 + key(0), lane_id() % 8) ^ (uint32_t)(i % 2 * 64);
+        return shared_addr(s.tiles) + (uint32_t)(stage * TILE * DIM) + first + (uint32_t)((m * 64 + 4 * i) * DIM);
     }
 };
 
@@ -69,17 +64,12 @@ template <int WIDE> CAIRN_INLINE void multiply(float *d, uint64_t keys, uint64_t
     else wgmma_e4m3_32_shared(d, keys, q, adds);
 }
 
-/* The matrix so many bytes further. */
-CAIRN_INLINE uint64_t further(uint64_t matrix, int bytes) {
-    return (matrix & 0xffffffff00000000u) | ((uint32_t)matrix + (uint32_t)(bytes / 16));
-}
-
 /* Begins the products of 64 keys with WIDE heads. */
 template <int WIDE> CAIRN_INLINE void begin_products(uint64_t keys, uint64_t q, float *d) {
     wgmma_fence();
 #pragma unroll
     for (int from = 0; from < DIM; from += 32)
-        multiply<WIDE>(d, further(keys, from), further(q, from), from > 0);
+        multiply<WIDE>(d, wgmma_further(keys, from), wgmma_further(q, from), from > 0);
     wgmma_commit();
 }
 
@@ -99,11 +89,11 @@ template <int ROWS> CAIRN_INLINE void add_rows(const staged &s, const held_keys 
     const float *weights = s.weights + i * s.heads + lane_id() % 4 * 2;
     uint64_t q = wgmma_swizzled(shared_addr(s.q + i * s.heads * DIM), 16);
 #pragma unroll 1
-    for (int h = 0; h < s.heads; h += COLUMNS, weights += WIDE, q = further(q, WIDE * DIM)) {
+    for (int h = 0; h < s.heads; h += COLUMNS, weights += WIDE, q = wgmma_further(q, WIDE * DIM)) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             float d[WIDE / 2];
-            begin_products<WIDE>(further(k.matrix, m * 64 * DIM), q, d);
+            begin_products<WIDE>(wgmma_further(k.matrix, m * 64 * DIM), q, d);
             end_products<ROWS>(d, weights, sums, m);
         }
     }

@@ -73,7 +73,7 @@ template <int INPUTS> struct apart_carrier {
         const int lane = lane_id(), row = warp_id() % CREW * 4 + lane / 8, piece = lane % 8;
         source = inputs + ((int64_t)(first + row) * INPUTS + piece * 8) * 2;
         tokens = rows - first - row;
-        brings = (uint32_t)(row * APART_ROW + (piece ^ row % 8) * 16);
+        brings = swizzled_at(row, piece);
     }
     CAIRN_MEMBER void bring(const apart_turn &turn, int step) {
         const shared_addr to = turn.memory() + brings;

@@ -65,7 +65,7 @@ template <int INPUTS> struct few_tokens {
         const int row = lane_id() / 8, piece = lane_id() % 8;
         source = inputs + ((int64_t)(first + row) * INPUTS + piece * 8) * 2;
         tokens = rows - first - row;
-        brings = (uint32_t)(row * 128 + (piece ^ row) * 16);
+        brings = swizzled_at(row, piece);
     }
     CAIRN_MEMBER void bring(const few_turn &turn, int step) {
 #pragma unroll
@@ -119,10 +119,6 @@ template <int FORMAT, int INPUTS> struct few_user {
         const void *tile = __builtin_assume_aligned(ring::memory(weights, warp_id()), 16);
         raw[u].template load<ring::GROUP, packed_near>((const uint8_t *)tile, unit);
     }
-    /* A matrix so many times 16 bytes further: its address does not leave the lower word. */
-    static CAIRN_MEMBER uint64_t behind(uint64_t b, int pieces) {
-        return b >> 32 << 32 | ((uint32_t)b + (uint32_t)pieces);
-    }
     /* One arrival of this warp, whose lanes have read what was there. */
     CAIRN_MEMBER void give_back(shared_addr free) {
         warp_sync();
@@ -140,7 +136,7 @@ template <int FORMAT, int INPUTS> struct few_user {
         mbarrier_wait(tokens.full(), tokens.round);
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
-            const uint64_t at = behind(b, u / 2 * (SLAB_BYTES / 16) + u % 2 * 4);
+            const uint64_t at = wgmma_further(b, u / 2 * SLAB_BYTES + u % 2 * 64);
             wgmma_wait<1>(); /* the products of the operands before the last */
             if (u == min_of(COUNT, 2) - 1 && n + c > 0) {
                 if (COUNT == 1) wgmma_wait<0>();
@@ -151,7 +147,7 @@ template <int FORMAT, int INPUTS> struct few_user {
             if (COUNT == FEW_UNITS) load(n, c + 1, u);
             wgmma_fence();
             multiply_tokens(sum.at[0], a[u % 2], at);
-            multiply_tokens(sum.at[0], a[u % 2] + 4, behind(at, 2));
+            multiply_tokens(sum.at[0], a[u % 2] + 4, wgmma_further(at, 32));
             end_group<FORMAT>();
         }
         tokens.next();

@@ -73,7 +73,7 @@ CAIRN_INLINE void many_begin(const step_source &source) {
         if (source.exists(m))
             v = *(const u32x4 *)(buffer(source.p, QKV_AT) + ((int64_t)(source.row + m / GROUP) * QKV +
                                                              (head + m % GROUP) * HEAD_DIM + piece * 8) * 2);
-        *(u32x4 *)(many_memory() + many_at(MANY_ROWS, m, piece)) = v;
+        *(u32x4 *)(many_memory() + swizzled_at(m, piece, MANY_ROWS)) = v;
     }
     fence_async();
     block_sync();
