@@ -36,8 +36,9 @@ end
 -- 128 bits that tell two texts apart, though not against forgery: a step of a lane is one to one.
 local function digest(text)
   local first, second = #text, ~#text
-  for at = 1, #text, 8 do
-    local word = string.unpack("<i8", text:sub(at, at + 7) .. ("\0"):rep(at + 7 - #text))
+  local words = text .. ("\0"):rep(-#text % 8)
+  for at = 1, #words, 8 do
+    local word = string.unpack("<i8", words, at)
     first, second = (first ~ word) * 0x9e3779b97f4a7c15, (second ~ word) * 0xbf58476d1ce4e5b9
     first, second = first ~ first >> 29, second ~ second >> 32
   end
