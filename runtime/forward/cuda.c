@@ -36,7 +36,7 @@ enum {
     STEP_ROW_CLUSTER = 8, /* blocks of a cluster that has a row alone, or twice as many: see cuda_chain.c */
     STEP_GRAPHS = 14, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
-    STEP_CONSTANTS = 41,
+    STEP_CONSTANTS = 42,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -125,7 +125,6 @@ typedef struct step_row_ways { bool clusters, relays; } step_row_ways;
 typedef struct step_graph_size {
     int chunks, groups, wanted;
     step_chain chain;
-    bool banded;
 } step_graph_size;
 
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
@@ -167,8 +166,11 @@ static const forward_sequence *cuda_part_sequence(const step_part *part, int r) 
 }
 
 /* Kernels of the stages that are programs of their own: of steps of many rows, of a row alone by clusters of blocks and
- * by relay (cuda_chain.c), of a row alone that selects (cuda_select.c). */
-enum { STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_RELAY, STEP_SINGLE_JOINT, STEP_SINGLES };
+ * by relay (cuda_chain.c), of a row alone that selects (cuda_select.c), of groups of more than eight queries
+ * (cuda_rows.c). */
+enum {
+    STEP_SINGLE_CHAIN, STEP_SINGLE_ROW, STEP_SINGLE_RELAY, STEP_SINGLE_JOINT, STEP_SINGLE_GROUPS, STEP_SINGLES
+};
 typedef struct step_single {
     jit_kernel kernel;
     step_flow_state state;

@@ -8,11 +8,11 @@
 /* The attention kernel of rows that draft; compiled when the first does. */
 static cairn_status cuda_need_drafts(forward_cuda_state *f, forward_batch *batch) {
     jit_constant constants[STEP_CONSTANTS];
-    jit_request request = {"step/attend.cu", constants, 0, false};
+    jit_request request;
     jit_program *program;
     cairn_status status;
     if (f->has_drafts) return CAIRN_OK;
-    request.constant_count = cuda_stage_constants(f, 0, constants);
+    cuda_wants_stage(f, "step/attend.cu", "LARGE_GROUPS", 0, constants, &request);
     cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_DRAFTS;
     if (batch) batch->prepared = true;
     if ((status = jit_get(f->dev->jit, &request, &program)) ||
@@ -102,11 +102,11 @@ static cairn_status cuda_send_tiles(forward_cuda_state *f, const cairn_adapter *
 static cairn_status cuda_build_wide(forward_cuda_state *f) {
     static const char *const names[] = {"wide_qkv", "wide_project", "wide_gate_up", "wide_down"};
     jit_constant constants[STEP_CONSTANTS];
-    jit_request request = {"step/wide.cu", constants, 0, false};
+    jit_request request;
     jit_program *program;
     cairn_status status;
     if (!cuda_may_be_wide(f)) return CAIRN_OK;
-    request.constant_count = cuda_stage_constants(f, 0, constants);
+    cuda_wants_stage(f, "step/wide.cu", NULL, 0, constants, &request);
     status = jit_get(f->dev->jit, &request, &program);
     for (int i = 0; i < STEP_WIDE && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], STEP_WIDE_BYTES(f->warps),
@@ -204,10 +204,10 @@ static cairn_status cuda_build_drafts(forward_cuda_state *f) {
     static const char *const names[DRAFT_KERNELS] = {"draft_pick", "draft_first", "draft_second", "draft_take",
                                                      "draft_end"};
     jit_constant constants[STEP_CONSTANTS];
-    jit_request request = {"step/draft.cu", constants, 0, false};
+    jit_request request;
     jit_program *program;
     cairn_status status;
-    request.constant_count = cuda_stage_constants(f, 0, constants);
+    cuda_wants_stage(f, "step/draft.cu", NULL, 0, constants, &request);
     status = jit_get(f->dev->jit, &request, &program);
     for (int i = 0; i < DRAFT_KERNELS && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),

@@ -40,7 +40,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
         {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
         {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"BANDS", 1},
-        {"CHAINED", 0}, {"SPARSE", 0}};
+        {"CHAINED", 0}, {"LARGE_GROUPS", 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -195,23 +195,23 @@ enum { /* whose weights a program reads */
  * its kernels allow, for the longest says how long a first start takes. Each set of formats has those
  * with products of its own. */
 static const step_program step_programs[] = {
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_REST_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_OUT_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
     {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
+    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_OUT_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_ALL},
     {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW},
     {"step/prompt_spans.cu", PROMPT_K_SPAN, 2, 0, 0, STEP_FORM_ALL},
-    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
     {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
     {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
     {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL},
@@ -364,10 +364,14 @@ static void cuda_free_graph(const forward_cuda_state *f, device_graph *graph) {
     device_graph_free(f->dev, graph);
 }
 
+static void cuda_free_graphs(const forward_cuda_state *f, device_graph (*graphs)[STEP_STAGE_ROWS + 1]) {
+    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
+        cuda_free_graph(f, &graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
+}
+
 static void cuda_free_sparse_graphs(forward_cuda_state *f) {
     cuda_free_graph(f, &f->sparse_graph);
-    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
-        cuda_free_graph(f, &f->stage_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
+    cuda_free_graphs(f, f->stage_graphs);
 }
 
 /* Programs `from` to `from + count - 1` of a kind: requests, false for one that there is not; and what takes
@@ -377,7 +381,7 @@ typedef struct cuda_extra {
     cairn_status (*take)(forward_cuda_state *f, jit_program *program, int which);
     int from, count;
     const char *without; /* what goes on without them */
-    bool sparse;         /* sparse steps run by them, whose graphs are made anew then */
+    bool renews;         /* steps run by them whose graphs are made anew then */
 } cuda_extra;
 
 typedef enum cuda_extra_call { EXTRA_ASK, EXTRA_TRY, EXTRA_WAIT } cuda_extra_call;
@@ -411,7 +415,7 @@ static cairn_status cuda_get_extra(forward_cuda_state *f, const cuda_extra *x, s
     if (status == CAIRN_BUSY) return status;
     *state = status ? STEP_FLOW_FAILED : STEP_FLOW_READY;
     if (status) base_log(f->dev->base, CAIRN_LOG_WARN, "%s: %s", x->without, f->dev->base->error);
-    else if (x->sparse) cuda_free_sparse_graphs(f);
+    else if (x->renews) cuda_free_sparse_graphs(f), cuda_free_graphs(f, f->dense_graphs);
     return status;
 }
 
@@ -431,18 +435,19 @@ static size_t cuda_joint_bytes(const forward_cuda_state *f) {
                                                                 s->heads / s->kv_heads, s->head_dim);
 }
 
-static size_t cuda_relay_shared(const forward_cuda_state *f) { return f->attend_bytes; }
+static size_t cuda_attend_shared(const forward_cuda_state *f) { return f->attend_bytes; }
 
-/* See step_single; bytes: its shared memory; sparse: as of cuda_extra. */
+/* See step_single; bytes: its shared memory; renews: as of cuda_extra. */
 static const struct cuda_single {
     const char *source, *on, *entry;
     size_t (*bytes)(const forward_cuda_state *f);
-    bool sparse;
+    bool renews;
 } cuda_singles[] = {
     {"step/attend.cu", "CHAINED", "step_attend", cuda_chain_bytes, false},
     {"step/attend_row.cu", NULL, "step_attend_row", cuda_cluster_bytes, false},
-    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_relay_shared, false},
+    {"step/attend_relay.cu", NULL, "step_attend_relay", cuda_attend_shared, false},
     {"step/select_attend.cu", NULL, "step_select_attend", cuda_joint_bytes, true},
+    {"step/attend.cu", "LARGE_GROUPS", "step_attend", cuda_attend_shared, true},
 };
 
 static bool cuda_wants_single(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
@@ -457,8 +462,13 @@ static cairn_status cuda_single_function(forward_cuda_state *f, jit_program *pro
 /* Whether it can be launched by now; waits: once it is there, if it was asked for. */
 static bool cuda_has_single(forward_cuda_state *f, int which, bool waits) {
     const cuda_extra single = {cuda_wants_single, cuda_single_function, which, 1, "steps go on by slower kernels",
-                               cuda_singles[which].sparse};
+                               cuda_singles[which].renews};
     return !cuda_get_extra(f, &single, &f->singles[which].state, &f->singles[which].asked, waits);
+}
+
+/* Whether groups of more than eight queries can be attended by now. Their kernel is compiled behind a model's start. */
+static bool cuda_has_groups(forward_cuda_state *f) {
+    return f->group_rows > 1 && !f->latents.heads && cuda_has_single(f, STEP_SINGLE_GROUPS, false);
 }
 
 /* What a load begins and does not wait for, but for the flow's. */

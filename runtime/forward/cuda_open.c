@@ -146,8 +146,7 @@ static void forward_cuda_close(cairn_model *model) {
     device_graph_free(f->dev, &f->graph);
     for (int i = 0; i < STEP_FLOW_ROWS; i++) device_graph_free(f->dev, &f->draft_flow_graphs[i]);
     cuda_free_sparse_graphs(f);
-    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
-        device_graph_free(f->dev, &f->dense_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
+    cuda_free_graphs(f, f->dense_graphs);
     for (int i = 0; i <= STEP_MOST_DRAFTS; i++) device_graph_free(f->dev, &f->draft_graphs[i]);
     for (cairn_adapter *a = model->adapters; a; a = a->next) forward_cuda_leave_adapter(model, a);
     device_arena_free(&f->adapter_arena);
@@ -221,5 +220,6 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     }
     cuda_set_params(f, scale);
     if ((status = cuda_get_forms(model, NULL))) forward_cuda_close(model);
+    else if (model->runtime->config.draft_length) cuda_has_groups(f); /* drafts will want them */
     return status;
 }

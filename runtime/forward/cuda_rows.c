@@ -187,14 +187,20 @@ static int cuda_wanted(const forward_cuda_state *f, const step_part *part, int i
     return part->at[part->joined ? f->wanted[i] : part->logit_first + i];
 }
 
-/* Row r of the part in the last group, if that may have it, or in one of its own; groups then. Those of
- * prompts are what a block of attention serves. */
-static int cuda_put_group(const forward_cuda_state *f, const step_part *part, int32_t *array, int n, int r,
-                          int groups) {
+/* Whether a group of so many rows may have one more. Those of prompts are what a block of attention serves; those of
+ * the stages have eight queries until there is a kernel for more, to the same bits. */
+static bool cuda_may_group(forward_cuda_state *f, const step_part *part, int rows) {
+    if (part->joined) return rows < cuda_attend_rows(f, cuda_attends_many(f));
+    return rows < f->group_rows / 2 ||
+           (rows < f->group_rows &&
+            (f->drafts || f->lane != &f->stage || cuda_has_groups(f)));
+}
+
+/* Row r of the part in the last group, if that may have it, or in one of its own; groups then. */
+static int cuda_put_group(forward_cuda_state *f, const step_part *part, int32_t *array, int n, int r, int groups) {
     const int position = cuda_part_row(part, r)->position;
-    const int most = part->joined ? cuda_attend_rows(f, cuda_attends_many(f)) : f->group_rows;
     int32_t *last = &array[STEP_GROUP_ROWS * n + (groups ? groups - 1 : 0)];
-    if (r > 0 && part->sequences[r] == part->sequences[r - 1] && *last < most &&
+    if (r > 0 && part->sequences[r] == part->sequences[r - 1] && cuda_may_group(f, part, *last) &&
         (part->joined || /* and both cut what they attend alike */
          cuda_row_run(f, NULL, position) == cuda_row_run(f, NULL, position - 1))) {
         ++*last;

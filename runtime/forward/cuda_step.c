@@ -168,6 +168,7 @@ static cairn_status cuda_attend_dense(forward_cuda_state *f, int groups, int run
                         (unsigned)f->warps * 32, 0, f->attend_bytes, true};
     step_params p = f->stage.params;
     const jit_kernel *kernel = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
+    if (f->singles[STEP_SINGLE_GROUPS].state == STEP_FLOW_READY) kernel = &f->singles[STEP_SINGLE_GROUPS].kernel;
     if (f->drafts) kernel = &f->draft_attend;
     if (f->row_ways.relays) {
         kernel = &f->singles[STEP_SINGLE_RELAY].kernel;
@@ -286,7 +287,7 @@ static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forwar
     const int32_t *head = f->stage.words;
     const bool all = rule && (!f->row_ways.clusters || cuda_row_length(f) > 1);
     const int least = all ? f->runs : f->row_ways.clusters ? cuda_row_cluster(rows, 1) : 1;
-    step_graph_size size = {least, rows, rows, f->chain, f->banded};
+    step_graph_size size = {least, rows, rows, f->chain};
     while (size.chunks < head[STEP_CHUNKS] && !all && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
@@ -305,7 +306,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part 
     if (rule) cuda_renew_graphs(f, part);
     else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
              (held->wanted + 7) / 8 < (size.wanted + 7) / 8 || held->chain.chunks != size.chain.chunks ||
-             held->chain.blocks < size.chain.blocks || held->banded != size.banded)
+             held->chain.blocks < size.chain.blocks)
         cuda_free_graph(f, graph);
     if (!graph->exec) {
         const step_attention a = {rule, &part->form, false, size.groups, size.chunks,

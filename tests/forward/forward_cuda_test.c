@@ -164,6 +164,32 @@ static void test_background(rig *gpu, int at) {
            heat[0], heat[1], heat[2], heat[3]);
 }
 
+/* Rows of one sequence in groups of as many as the kernel of the start takes, and of as many as the larger one does,
+ * which a load that drafts begins to compile and does not wait for. */
+static void test_groups(rig *gpu, int at, int how) {
+    forward_cuda_state *s = (forward_cuda_state *)gpu->model->state;
+    step_single *large = &s->singles[STEP_SINGLE_GROUPS];
+    const int32_t *groups = &s->stage.words[STEP_GROUPS];
+    const device_graph *graph = how == DENSE ? &s->dense_graphs[0][MANY] : &s->stage_graphs[0][MANY];
+    const int all = MANY * VOCAB, few = 6 * VOCAB;
+    const uint64_t held = gpu->rule.layers[0];
+    int before;
+    bool fine = !cairn_model_wait(gpu->model) && large->asked && large->state == STEP_FLOW_READY;
+    tap_ok(fine, "cuda, large groups: their kernel is there after a wait");
+    gpu->rule.layers[0] = 1; /* of the layers one attends all */
+    cuda_free_sparse_graphs(s), cuda_free_graphs(s, s->dense_graphs);
+    large->state = STEP_FLOW_FAILED;
+    fine = forward(gpu, 0, 1, at, MANY, how, MANY, other) && forward(gpu, 0, 1, at, MANY, how, 6, other + all);
+    before = *groups;
+    large->state = STEP_FLOW_WAITS;
+    tap_ok(fine && graph->exec && cuda_has_single(s, STEP_SINGLE_GROUPS, false) && !graph->exec,
+           "cuda, large groups: graphs of small ones are dropped when it comes");
+    fine = forward(gpu, 0, 1, at, MANY, how, MANY, logits) && forward(gpu, 0, 1, at, MANY, how, 6, logits + all);
+    tap_ok(fine && graph->exec && before > *groups && !memcmp(logits, other, (size_t)(all + few) * sizeof *logits),
+           "cuda, %d rows in %d groups and in %d: the same bits", MANY, before, *groups);
+    gpu->rule.layers[0] = held;
+}
+
 static bool selects(const rig *g) { return cairn_config_of(g->rt)->selection.layers[0] != 0; }
 
 static bool reload(rig *g, int layers) {
@@ -590,6 +616,8 @@ int main(void) {
         test_background(&gpu, at);
         test_dense(&gpu, &cpu, at);
         cairn_close(cpu.rt);
+        test_groups(&gpu, at, DENSE);
+        test_groups(&gpu, at, SPARSE);
         test_rows(&gpu, "whole", 24);
         test_rows(&gpu, "sparse", at);
         test_batch(&gpu, at, 2, DENSE);

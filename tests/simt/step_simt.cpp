@@ -31,6 +31,7 @@
 #define CAIRN_WARPS 8
 #define CAIRN_MEETING_TILES 2
 #define CAIRN_NARROW 2
+#define CAIRN_LARGE_GROUPS 1
 
 namespace flow {
 #define CAIRN_ROWS 8
