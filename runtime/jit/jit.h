@@ -51,7 +51,7 @@ typedef struct jit_program {
     jit_state state;
     bool wanted;      /* by the last batch, which waits for it */
     bool lasting;     /* failed by its own fault: not tried again */
-    bool again;       /* requested once more while it ran */
+    bool again;       /* requested while it ran, after who had asked before left it */
     bool left;        /* given up by all who requested it */
     bool waits;       /* for NVRTC's front end */
     cairn_status status;
