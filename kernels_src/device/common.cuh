@@ -52,10 +52,14 @@ template <class T> CAIRN_INLINE constexpr T round_up(T a, T b) { return ceil_div
 CAIRN_INLINE uint32_t swizzled_at(int row, int piece, int rows = 0) {
     return (uint32_t)(piece / 8 * rows * 128 + row * 128 + (piece % 8 ^ row % 8) * 16);
 }
-/* The matrix so many bytes further: its address does not leave the lower word. */
-CAIRN_INLINE uint64_t wgmma_further(uint64_t matrix, int bytes) {
-    return matrix >> 32 << 32 | ((uint32_t)matrix + (uint32_t)(bytes / 16));
+/* What a kernel begins with that is a dependent launch, before it reads or writes; on every path. */
+CAIRN_INLINE void grid_follow() {
+    grid_dependency_wait();
+    grid_launch_dependents();
 }
+
+/* v, which the lanes of a warp have alike: the compiler knows it then, and computes what follows from it once. */
+CAIRN_INLINE int warp_same(int v) { return shuffle(v, 0); }
 
 /* The block's shared memory as one struct, which has to fit every chip from sm_80 on; variants for
  * one chip pass their own limit. The host launches with its size. */

@@ -137,8 +137,7 @@ CAIRN_INLINE bool copy_tile(chunks_shared &s, const prefix_chunks_params &p, int
 CAIRN_KERNEL(prefix_chunks, THREADS, 2, prefix_chunks_params) {
     chunks_shared &s = shared_as<chunks_shared>();
     const int writer = block_id() - 1, copier = writer - p.length_blocks;
-    grid_dependency_wait();
-    grid_launch_dependents();
+    grid_follow();
     if (writer < 0) {
         count_chunks(s.scan, p);
     } else if (copier < 0) {

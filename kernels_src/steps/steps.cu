@@ -365,8 +365,7 @@ CAIRN_INLINE void copy_tables(prepare_shared &s, const prepare_steps_params &p, 
 CAIRN_KERNEL(prepare_steps, THREADS, 2, prepare_steps_params) {
     prepare_shared &s = shared_as<prepare_shared>();
     const int kind = block_id() % 3, step = block_id() / 3, copier = block_id() - 3 * p.steps;
-    grid_dependency_wait();
-    grid_launch_dependents();
+    grid_follow();
     if (copier >= 0) copy_tables(s, p, copier / p.table_parts, copier % p.table_parts);
     else if (kind == 0) write_lengths(s, p, step);
     else write_plan_of(s, p, step, kind - 1);

@@ -159,6 +159,7 @@ CAIRN_KERNEL(topk_cluster, THREADS, CAPACITY > 4096 ? 1 : 1024 / THREADS, topk_p
     const int r = block_id() / CLUSTER, rank = cluster_rank();
     if (thread_id() == 0) begin_barriers(s);
     cluster_arrive_relaxed();
+    grid_follow();
     topk_range range = topk_row_range(p, r, rank == 0 && thread_id() == 0);
     /* All of them, without reading a score, by the first block; nobody waits for the others. */
     const bool all = range.length <= p.k && !p.finite_only && !p.sort_size;

@@ -134,6 +134,7 @@ CAIRN_KERNEL(topk_radix, THREADS, 1, topk_params) {
     const int r = block_id();
     int32_t *chosen = p.indices + (int64_t)r * p.k;
     const int32_t *positions = chosen;
+    grid_follow();
     topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
     int found = range.length;

@@ -421,6 +421,7 @@ CAIRN_KERNEL(topk_short, SHORT_THREADS, SHORT_RESIDENT, topk_params) {
     short_shared &s = shared_as<short_shared>();
     static_assert(sizeof(short_shared) <= SHORT_BYTES, "what the host launches with");
     const int r = block_id();
+    grid_follow();
     topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
     const bool whole = range.length == 0 || (range.length <= p.k && !p.finite_only && !p.sort_size);

@@ -166,6 +166,7 @@ CAIRN_INLINE int32_t small_order(const score_t *from, int32_t *list, uint32_t ma
 
 CAIRN_KERNEL(topk_small, SMALL_WARPS * WARP, 4, topk_params) {
     const int r = block_id() * SMALL_WARPS + warp_max(warp_id()); /* as one value of the warp */
+    grid_follow();
     if (r >= p.rows) return;
     int32_t *list = shared_as<small_shared>().lists[warp_id()];
     topk_range range = topk_row_range(p, r, lane_id() == 0);

@@ -135,6 +135,7 @@ struct split_merge {
 CAIRN_KERNEL(topk_split, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
     split_shared &s = shared_as<split_shared>();
     static_assert(sizeof(split_shared) <= STREAM_BYTES, "what the host launches with");
+    grid_follow();
     choose_part(s, p);
     if (s.blocks == 0) return;
     const stream_part part = s.part;

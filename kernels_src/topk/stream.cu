@@ -22,6 +22,7 @@ CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
     stream_shared &s = shared_as<stream_shared>();
     static_assert(sizeof(stream_shared) <= STREAM_BYTES, "what the host launches with");
     const int r = block_id();
+    grid_follow();
     const topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
     const stream_part part = {row, range.length, 0, range.length};
