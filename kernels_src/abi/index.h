@@ -19,8 +19,8 @@ enum {
  * banks. */
 #define CAIRN_INDEX_FP8(arch) ((arch) == 89 || (arch) == 90 || (arch) >= 120)
 #define CAIRN_INDEX_PITCH(arch) (CAIRN_INDEX_FP8(arch) ? 144 : 272)
-/* Its blocks on a multiprocessor, as far as registers go. */
-#define CAIRN_INDEX_BLOCKS(arch) ((arch) == 90 ? 4 : 3)
+/* Its blocks on a multiprocessor, as far as registers go: few rows want more, rows of a prompt the registers. */
+#define CAIRN_INDEX_BLOCKS(arch, paged) ((arch) == 90 && (paged) ? 4 : 3)
 
 /* index/quantize.cu */
 typedef struct quantize_fp8_params {

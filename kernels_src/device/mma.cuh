@@ -87,6 +87,12 @@ CAIRN_INLINE uint64_t wgmma_matrix(shared_addr b, uint32_t along, uint32_t acros
 CAIRN_INLINE uint64_t wgmma_swizzled(shared_addr at, uint32_t along) {
     return wgmma_matrix(at, along, 1024) | (uint64_t)1 << 62;
 }
+/* The matrix so many bytes further: its address does not leave the lower word, which is all that is added to. */
+CAIRN_INLINE uint64_t wgmma_further(uint64_t matrix, int bytes) {
+    asm("{ .reg .b32 low, high; mov.b64 {low, high}, %0; add.u32 low, low, %1; mov.b64 %0, {low, high}; }"
+        : "+l"(matrix) : "r"(bytes / 16));
+    return matrix;
+}
 CAIRN_INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 CAIRN_INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Until at most `pending` of the newest groups are under way. */

@@ -33,8 +33,8 @@ CAIRN_INLINE void stage_word(const staged &s, int head, int word, uint32_t four)
 /* Nothing goes before the keys. */
 CAIRN_INLINE void ask_rows(const index_logits_params &, const staged &, int, int) {}
 
-/* Brings rows [first, first + count) into shared memory; begins and ends with a barrier. */
-CAIRN_INLINE void take_rows(const index_logits_params &p, const staged &s, int first, int count) {
+/* Brings rows [first, first + count) and what they see of `keys` into shared memory; begins and ends with a barrier. */
+CAIRN_INLINE void take_rows(const index_logits_params &p, const staged &s, int first, int count, range keys) {
     const int chunks = count * p.heads * (DIM / 16);
     block_sync();
 #pragma unroll 4
@@ -45,19 +45,19 @@ CAIRN_INLINE void take_rows(const index_logits_params &p, const staged &s, int f
     }
     for (int i = thread_id(); i < count * p.heads; i += block_threads())
         s.weights[i] = p.weights[(int64_t)first * p.heads + i];
-    for (int i = thread_id(); i < count; i += block_threads()) s.windows[i] = scored(p, first + i);
+    take_windows(p, s, first, count, keys);
     block_sync();
 }
 
-/* A lane's copies of 16 of a warp's keys: of keys lane / 4 + 8 (i / 2) the bytes 16 (lane % 4) + 64 (i % 2) on, to
- * where this thread alone reads them. */
+/* A lane's copies of a warp's keys: of keys lane / 4 + 8 (i / 2) the bytes 16 (lane % 4) + 64 (i % 2) on, to where this
+ * thread alone reads them. */
 struct key_copies {
     CAIRN_METHOD int key(int i) { return lane_id() / 4 + i / 2 * 8; }
     CAIRN_METHOD int from() { return key(0) * DIM + lane_id() % 4 * 16; }
     CAIRN_METHOD int from_next(int i) { return i / 2 * 8 * DIM + i % 2 * 64; }
-    CAIRN_METHOD shared_addr to(const staged &s, int stage, int m, int i) {
+    CAIRN_METHOD shared_addr to(const staged &s, int stage, int i) {
         return shared_addr(s.tiles) + (uint32_t)(stage * TILE * DIM + thread_id() * 16) +
-               (uint32_t)((4 * m + i) * TILE * 16);
+               (uint32_t)(i * TILE * 16);
     }
 };
 

@@ -8,6 +8,11 @@ constexpr int AHEAD = STAGES - 1;
 constexpr int ROWS_AT_ONCE = 2, COLUMNS = CAIRN_COLUMNS;
 static_assert(FP8 && DIM == 128, "wgmma of e4m3, a key or query a swizzled row");
 
+/* The place of a head's weight among those of its line: a lane's four of 16 heads lie side by side. */
+CAIRN_INLINE int weight_at(int line) {
+    return line / 16 * 16 + line % 8 / 2 * 4 + line % 16 / 8 * 2 + line % 2;
+}
+
 /* The line of a head among those of `count` rows: COLUMNS of a row and as many of the next lie together, where there
  * is one. */
 CAIRN_INLINE int line_of(const staged &s, int count, int row, int head) {
@@ -26,25 +31,26 @@ CAIRN_INLINE void ask_rows(const index_logits_params &p, const staged &s, int fi
             copy_async16(shared_addr(s.q + swizzled_at(line_of(s, count, row, i / 8), i % 8)), q + i * 16,
                          i / 8 < p.heads);
         for (int i = thread_id(); i < s.heads; i += block_threads())
-            copy_async4(shared_addr(s.weights + line_of(s, count, row, i)),
+            copy_async4(shared_addr(s.weights + weight_at(line_of(s, count, row, i))),
                         p.weights + (int64_t)(first + row) * p.heads + i, i < p.heads);
     }
 }
 
-/* The windows of the rows; held_keys::take's barrier is behind them. */
-CAIRN_INLINE void take_rows(const index_logits_params &p, const staged &s, int first, int count) {
-    for (int i = thread_id(); i < count; i += block_threads()) s.windows[i] = scored(p, first + i);
+/* What rows see of `keys`; held_keys::take's barrier is behind it, and behind what is on its way. */
+CAIRN_INLINE void take_rows(const index_logits_params &p, const staged &s, int first, int count, range keys) {
+    take_windows(p, s, first, count, keys);
 }
 
-/* A lane's copies of 16 of a warp's keys: of keys lane / 8 + 4 i the bytes 16 (lane % 8) on. Products of 64 keys take
- * 16 of each warp. */
+/* A lane's copies of a warp's keys: of keys lane / 8 + 4 i the bytes 16 (lane % 8) on. Products of 64 keys take 16 of
+ * each warp. */
 struct key_copies {
     CAIRN_METHOD int key(int i) { return lane_id() / 8 + 4 * i; }
     CAIRN_METHOD int from() { return key(0) * DIM + lane_id() % 8 * 16; }
     CAIRN_METHOD int from_next(int i) { return 4 * i * DIM; }
-    CAIRN_METHOD shared_addr to(const staged &s, int stage, int m, int i) {
+    CAIRN_METHOD shared_addr to(const staged &s, int stage, int i) {
         const uint32_t first = swizzled_at(warp_id() * 16 + key(0), lane_id() % 8) ^ (uint32_t)(i % 2 * 64);
-        return shared_addr(s.tiles) + (uint32_t)(stage * TILE * DIM) + first + (uint32_t)((m * 64 + 4 * i) * DIM);
+        return shared_addr(s.tiles) + (uint32_t)(stage * TILE * DIM) + first +
+               (uint32_t)((i / 4 * 64 + i % 4 * 4) * DIM);
     }
 };
 
@@ -78,15 +84,19 @@ template <int ROWS> CAIRN_INLINE void end_products(float *d, const float *weight
     wgmma_wait<0>();
     wgmma_hold<ROWS * COLUMNS / 2>(d);
 #pragma unroll
-    for (int i = 0; i < ROWS * COLUMNS / 8; i++)
-        add_two(d + 4 * i, *(const f32x2 *)(weights + 8 * i), sums[i / (COLUMNS / 8)] + 2 * m);
+    for (int i = 0; i < ROWS * COLUMNS / 16; i++) {
+        const f32x4 four = *(const f32x4 *)(weights + 16 * i);
+        float *to = sums[i / (COLUMNS / 16)] + 2 * m;
+        add_two(d + 8 * i, {four.x, four.y}, to);
+        add_two(d + 8 * i + 4, {four.z, four.w}, to);
+    }
 }
 
 /* What all heads of ROWS staged rows from i on add for the keys of a tile. One product at a time: others of the
  * multiprocessor are under way while this is added up, and fewer registers are more of them. */
 template <int ROWS> CAIRN_INLINE void add_rows(const staged &s, const held_keys &k, int i, float (*sums)[4]) {
     constexpr int WIDE = ROWS * COLUMNS;
-    const float *weights = s.weights + i * s.heads + lane_id() % 4 * 2;
+    const float *weights = s.weights + i * s.heads + lane_id() % 4 * 4;
     uint64_t q = wgmma_swizzled(shared_addr(s.q + i * s.heads * DIM), 16);
 #pragma unroll 1
     for (int h = 0; h < s.heads; h += COLUMNS, weights += WIDE, q = wgmma_further(q, WIDE * DIM)) {

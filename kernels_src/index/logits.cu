@@ -7,15 +7,15 @@
  *            index/by_mma.cuh's where there is no wgmma. The products are of e4m3 where the chip has them (sm_90:
  *            wgmma; sm_89 and sm_120: mma), else of f16, exact in f32 then. A logit depends on its row and key alone:
  *            not on what shares the block, nor on where a schedule cuts
- * Constants  CAIRN_PAGED    1: keys lie in the paged cache, 0: one behind the other
- *            CAIRN_COLUMNS  heads of a product: 64 or 32; rows have heads up to a multiple of it by wgmma,
- *                           those that are not there of zeros
+ * Constants  CAIRN_PAGE_SIZE  keys of a page of the paged cache; 0: keys lie one behind the other
+ *            CAIRN_COLUMNS    heads of a product: 64 or 32; rows have heads up to a multiple of it by wgmma,
+ *                             those that are not there of zeros
  * Launch     grid (groups of rows, ceil(tiles / p.tiles)), or (workers) with a schedule; block 128;
  *            shared memory 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE + p.group * (heads up to a multiple of 32 *
  *            (CAIRN_INDEX_PITCH + 4) + 8) bytes
  * Oracle     tests/ref/index_ref.h
- * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64
- * matrix: CAIRN_PAGED=1 CAIRN_COLUMNS=32 */
+ * matrix: CAIRN_PAGE_SIZE=0 CAIRN_COLUMNS=64 | CAIRN_PAGE_SIZE=64 CAIRN_COLUMNS=64
+ * matrix: CAIRN_PAGE_SIZE=16 CAIRN_COLUMNS=32 */
 #include "device/common.cuh"
 #include "abi/index.h"
 
@@ -23,6 +23,10 @@
 #define TILE CAIRN_INDEX_TILE
 #define STAGES CAIRN_INDEX_STAGES
 
+constexpr bool PAGED = CAIRN_PAGE_SIZE > 0;
+constexpr int PAGE = PAGED ? CAIRN_PAGE_SIZE : TILE;
+constexpr int TOGETHER = PAGE % 32 ? 16 : 32; /* keys of a warp's 32 that share a page */
+constexpr int PAGES = 32 / TOGETHER;
 constexpr bool FP8 = CAIRN_INDEX_FP8(CAIRN_ARCH / 10);
 constexpr int PITCH = CAIRN_INDEX_PITCH(CAIRN_ARCH / 10);
 
@@ -47,7 +51,7 @@ CAIRN_INLINE staged staged_at(const index_logits_params &p) {
 
 /* The keys of row r: its window, cut to what there is. */
 CAIRN_INLINE range window_of(const index_logits_params &p, int r, bool reports) {
-    const int64_t room = CAIRN_PAGED ? (int64_t)p.max_pages * p.page_size : p.n;
+    const int64_t room = PAGED ? (int64_t)p.max_pages * PAGE : p.n;
     const int most = room < p.n ? (int)room : p.n;
     const int start = p.row_starts ? p.row_starts[r] : 0, from = min_of(max_of(start, 0), most);
     const int length = p.lengths ? p.lengths[r] : most - from;
@@ -63,6 +67,14 @@ CAIRN_INLINE range window_of(const index_logits_params &p, int r, bool reports) 
 CAIRN_INLINE range scored(const index_logits_params &p, int r) {
     const range window = window_of(p, r, false);
     return window.to - window.from > p.least ? window : range{0, 0};
+}
+
+/* Stages what rows [first, first + count) see of `keys`. */
+CAIRN_INLINE void take_windows(const index_logits_params &p, const staged &s, int first, int count, range keys) {
+    for (int i = thread_id(); i < count; i += block_threads()) {
+        const range window = scored(p, first + i);
+        s.windows[i] = {max_of(window.from, keys.from), min_of(window.to, keys.to)};
+    }
 }
 
 /* ---- what keys and queries meet by: see the two files ---- */
@@ -92,75 +104,66 @@ CAIRN_INLINE void add_two(const float *d, f32x2 weights, float *sums) {
 
 /* ---- keys ---- */
 
-/* The keys [from, to) of a request, whose page table is `pages`, tile by tile. Where those of this warp's next tile
- * lie, 16 and 16: 16 from a multiple of 16 on share a page; ids are asked for a tile before the keys are. Bit 2 i + m
- * of `missing`: keys 16 m on of the tile in stage i are nowhere. */
+/* Keys of a request up to `to`, tile by tile from a multiple of 32 on. `keys`, `scales`: where a lane's first copies
+ * would begin of the cache's first page, or of key 0; `pages`: the request's row of the page table. A page's id is
+ * asked for a tile before its keys are. Bit PAGES i + m of `missing`: page m of this warp's part of the tile in place i
+ * is none. */
 struct key_walk {
+    const uint8_t *keys;
+    const float *scales;
     const int32_t *pages;
     int next, to, stage;
     uint32_t missing;
-    int column[2], offset[2], page[2];
+    int page[PAGES];
 };
-
-/* Asks for the pages of the next tile's keys. */
-CAIRN_INLINE void find_pages(const index_logits_params &p, key_walk &w) {
-    if constexpr (CAIRN_PAGED) {
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            if (w.next + warp_id() * 32 + 16 * m < w.to)
-                w.page[m] = w.pages[(uint32_t)w.column[m]];
-    }
-}
 
 CAIRN_INLINE int next_stage(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
 
-/* Goes on to the next tile, whose pages are asked for. */
-CAIRN_INLINE void next_tile(const index_logits_params &p, key_walk &w) {
-    w.next += TILE;
-    w.stage = next_stage(w.stage);
-    if constexpr (CAIRN_PAGED) {
+/* Asks for the pages of the next tile's keys. */
+CAIRN_INLINE void find_pages(key_walk &w) {
+    if constexpr (PAGED) {
 #pragma unroll
-        for (int m = 0; m < 2; m++)
-            for (w.offset[m] += TILE; w.offset[m] >= p.page_size; w.column[m]++)
-                w.offset[m] -= p.page_size;
+        for (int m = 0; m < PAGES; m++) {
+            const int first = w.next + warp_id() * 32 + TOGETHER * m;
+            if (first < w.to) w.page[m] = w.pages[(uint32_t)first / PAGE];
+        }
     }
-    find_pages(p, w);
 }
 
-/* Begins to copy `count` of a warp's 16 keys m, zeros behind them. */
-template <bool WHOLE>
+/* Begins to copy `count` of the keys [TOGETHER m, ..) of a warp, zeros behind them. */
 CAIRN_INLINE void copy_keys(const staged &s, int stage, int m, const uint8_t *keys, int count) {
-    const uint8_t *from = pointer_anew(keys + key_copies::from());
+    const uint8_t *from = pointer_anew(keys);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        copy_async16(key_copies::to(s, stage, m, i), from + key_copies::from_next(i),
-                     WHOLE || key_copies::key(i) < count);
+    for (int i = 0; i < TOGETHER / 4; i++)
+        copy_async16(key_copies::to(s, stage, TOGETHER / 4 * m + i), from + key_copies::from_next(i),
+                     key_copies::key(i) < count);
 }
 
 /* Begins to copy the next tile of this warp, as far as there are keys, zeros elsewhere. That a page is not
  * there, which row r needs, is said. */
 CAIRN_INLINE void fetch_tile(const index_logits_params &p, const staged &s, key_walk &w, int r) {
-    const int first = w.next + warp_id() * 32, mine = key_of_lane(lane_id());
-    const float *scale = p.key_scales + first + mine;
-    bool there = first + mine < w.to;
-    w.missing &= ~(3u << 2 * w.stage);
+    const int mine = key_of_lane(lane_id());
+    const float *scale = w.scales + (w.next + warp_id() * 32);
+    bool there = w.next + warp_id() * 32 + mine < w.to;
+    w.missing &= ~((1u << PAGES) - 1 << PAGES * w.stage);
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        const uint8_t *keys = p.keys + (int64_t)(first + 16 * m) * DIM;
-        int count = w.to - first - 16 * m;
-        if constexpr (CAIRN_PAGED) {
-            const bool own = mine / 16 == m;
+    for (int m = 0; m < PAGES; m++) {
+        const int first = w.next + warp_id() * 32 + TOGETHER * m;
+        const uint8_t *keys = w.keys + (int64_t)first * DIM;
+        int count = w.to - first;
+        if constexpr (PAGED) {
+            const bool own = PAGES == 1 || mine / 16 == m;
             if (count > 0 && (uint32_t)w.page[m] >= (uint32_t)p.pages) {
-                w.missing |= 1u << (2 * w.stage + m), count = 0;
+                w.missing |= 1u << (PAGES * w.stage + m), count = 0;
                 if (own) there = false;
                 if (lane_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, w.page[m]);
             }
-            const uint8_t *page = p.keys + (uint64_t)(uint32_t)w.page[m] * (uint32_t)(p.page_size * CAIRN_INDEX_BYTES);
-            keys = page + (uint32_t)(w.offset[m] * DIM);
-            if (own) scale = (const float *)(page + (uint32_t)(p.page_size * DIM + (w.offset[m] + mine % 16) * 4));
+            const uint64_t page = (uint64_t)(uint32_t)w.page[m] * (uint32_t)(PAGE * CAIRN_INDEX_BYTES);
+            const uint32_t offset = (uint32_t)first % PAGE;
+            keys = w.keys + page + offset * DIM;
+            if (own) scale = (const float *)((const uint8_t *)w.scales + page + offset * 4);
         }
-        if (count >= 16) copy_keys<true>(s, w.stage, m, keys, count);
-        else copy_keys<false>(s, w.stage, m, keys, count);
+        copy_keys(s, w.stage, m, keys, count);
     }
     copy_async4(shared_addr(scale_here(s, w.stage)), scale, there);
 }
@@ -169,23 +172,19 @@ CAIRN_INLINE void fetch_tile(const index_logits_params &p, const staged &s, key_
 CAIRN_INLINE void fetch_next(const index_logits_params &p, const staged &s, key_walk &w, int r) {
     if (w.next < w.to) fetch_tile(p, s, w, r);
     copy_async_commit();
-    next_tile(p, w);
+    w.next += TILE;
+    w.stage = next_stage(w.stage);
+    find_pages(w);
 }
 
 /* Begins to walk through keys of request b: the first tiles are on their way. */
 CAIRN_INLINE key_walk walk_keys(const index_logits_params &p, const staged &s, int b, range keys,
                                 int r) {
-    key_walk w = {p.page_table, keys.from, keys.to, 0, 0, {}, {}, {}};
-    if constexpr (CAIRN_PAGED) {
-        w.pages += (int64_t)b * p.max_pages;
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const int first = keys.from + warp_id() * 32 + 16 * m;
-            w.column[m] = first / p.page_size;
-            w.offset[m] = first - w.column[m] * p.page_size;
-        }
-    }
-    find_pages(p, w);
+    const int mine = key_of_lane(lane_id());
+    const float *scales = PAGED ? (const float *)(p.keys + PAGE * DIM) + mine % TOGETHER : p.key_scales + mine;
+    key_walk w = {p.keys + key_copies::from(), scales, p.page_table, keys.from / 32 * 32, keys.to, 0, 0, {}};
+    if constexpr (PAGED) w.pages += (int64_t)b * p.max_pages;
+    find_pages(w);
 #pragma unroll 1
     for (int i = 0; i < AHEAD; i++) fetch_next(p, s, w, r);
     return w;
@@ -225,21 +224,20 @@ CAIRN_INLINE tile_key key_here(const index_logits_params &p, const staged &s, co
                                int first) {
     const int mine = key_of_lane(lane_id()), position = base + warp_id() * 32 + mine;
     return {p.out + first * p.stride + position, position, *scale_here(s, stage),
-            (w.missing >> (2 * stage + mine / 16) & 1u) != 0};
+            (w.missing >> (PAGES * stage + mine / TOGETHER) & 1u) != 0};
 }
 
-/* Writes the logits of this lane's key for ROWS staged rows from i on, as far as it is in their windows and before
- * `end`. */
+/* Writes the logits of this lane's key for ROWS staged rows from i on, as far as it is in their windows. */
 template <int ROWS>
 CAIRN_INLINE void score_rows(const index_logits_params &p, const staged &s, const held_keys &k, const tile_key &key,
-                             int i, int end) {
+                             int i) {
     float sums[ROWS][4] = {};
     add_rows<ROWS>(s, k, i, sums);
 #pragma unroll
     for (int n = 0; n < ROWS; n++) {
         const range window = s.windows[i + n];
         const float value = mul_f32(key.scale, meet_sums(sums[n]));
-        if (key.position >= window.from && key.position < min_of(window.to, end))
+        if (key.position >= window.from && key.position < window.to)
             key.out[(i + n) * p.stride] = key.missing ? minus_infinity() : value;
     }
 }
@@ -257,8 +255,8 @@ CAIRN_INLINE void score_tiles(const index_logits_params &p, const staged &s, int
         fetch_next(p, s, w, first);
 #pragma unroll 1
         for (int i = 0; i < count;) {
-            if (ROWS_AT_ONCE > 1 && i + ROWS_AT_ONCE <= count) score_rows<ROWS_AT_ONCE>(p, s, k, key, i, w.to);
-            else score_rows<1>(p, s, k, key, i, w.to);
+            if (ROWS_AT_ONCE > 1 && i + ROWS_AT_ONCE <= count) score_rows<ROWS_AT_ONCE>(p, s, k, key, i);
+            else score_rows<1>(p, s, k, key, i);
             i += ROWS_AT_ONCE;
         }
     }
@@ -301,9 +299,9 @@ CAIRN_INLINE piece group_piece(const index_logits_params &p) {
     const int count = min_of(min_of(p.group, p.rows_each - within), p.rows - first);
     const int width = p.tiles * TILE, from = block_id_y() * width;
     const range columns = {from, min_of(from + width, p.n)};
-    if (CAIRN_PAGED && !p.row_requests && p.max_pages > 0) /* beside the lengths; the next tiles' are near it */
+    if (PAGED && !p.row_requests && p.max_pages > 0) /* beside the lengths; the next tiles' are near it */
         load_early((const uint32_t *)p.page_table + (int64_t)(first / p.rows_each) * p.max_pages +
-                   min_of((from + warp_id() * 32) / p.page_size, p.max_pages - 1));
+                   min_of((from + warp_id() * 32) / PAGE, p.max_pages - 1));
     if (block_id_y() == 0 && thread_id() < count) window_of(p, first + thread_id(), true);
     if (p.clean) clean_rows(p, first, count, columns);
     const range all = all_windows(p, first, count);
@@ -355,24 +353,26 @@ CAIRN_INLINE range scheduled_rows(const index_logits_params &p, work from, work 
 }
 
 /* Scores a piece: brings its rows and keys in. */
-CAIRN_INLINE void score_piece(const index_logits_params &p, const staged &s, const piece &x) {
-    const int b = !CAIRN_PAGED ? 0 : p.row_requests ? p.row_requests[x.first] : x.first / p.rows_each;
+CAIRN_INLINE void score_piece(const index_logits_params &p, const staged &s, piece x) {
+    const int b = !PAGED ? 0 : p.row_requests ? p.row_requests[x.first] : x.first / p.rows_each;
     if (x.keys.from >= x.keys.to) return;
-    if (CAIRN_PAGED && (b < 0 || b >= p.requests)) {
+    if (PAGED && (b < 0 || b >= p.requests)) {
         if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + x.first, b);
         score_nothing(p, x.first, x.count, x.keys);
         return;
     }
     ask_rows(p, s, x.first, x.count);
+    x = {warp_same(x.first), warp_same(x.count), {warp_same(x.keys.from), warp_same(x.keys.to)}};
     key_walk w = walk_keys(p, s, b, x.keys, x.first);
-    take_rows(p, s, x.first, x.count);
+    take_rows(p, s, x.first, x.count, x.keys);
     score_tiles(p, s, x.first, x.count, w);
 }
 
-CAIRN_KERNEL(index_logits, 128, CAIRN_INDEX_BLOCKS(CAIRN_ARCH / 10), index_logits_params) {
+CAIRN_KERNEL(index_logits, 128, CAIRN_INDEX_BLOCKS(CAIRN_ARCH / 10, PAGED), index_logits_params) {
     const staged s = staged_at(p);
     work from = {}, to = {};
     range rows = {0, 1};
+    grid_follow();
     if (p.schedule) {
         from = work_at(p, block_id()), to = work_at(p, block_id() + 1);
         rows = scheduled_rows(p, from, to);

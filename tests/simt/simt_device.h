@@ -553,6 +553,9 @@ CAIRN_INLINE uint64_t wgmma_swizzled(shared_addr at, uint32_t along, SIMT_SITE) 
     if (at.at % 1024 >= 128) simt::fail(site, "wgmma: a swizzled matrix at %u", at.at);
     return wgmma_matrix(at, along, 1024) | (uint64_t)1 << 62;
 }
+CAIRN_INLINE uint64_t wgmma_further(uint64_t matrix, int bytes) {
+    return matrix >> 32 << 32 | ((uint32_t)matrix + (uint32_t)(bytes / 16));
+}
 template <int count> CAIRN_INLINE void registers_give() {}
 template <int count> CAIRN_INLINE void registers_take() {}
 CAIRN_INLINE void wgmma_fence() {}

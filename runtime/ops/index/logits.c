@@ -273,9 +273,9 @@ static cairn_status index_score_cpu(cairn_runtime *rt, const char *op, bool page
 
 /* The tiles of a block with which the last blocks end soonest: a block costs two tiles beside its
  * own, and as many as fit run at a time. */
-static int index_tiles(const device *dev, const index_logits_params *p, int shared_bytes) {
+static int index_tiles(const device *dev, bool paged, const index_logits_params *p, int shared_bytes) {
     const int64_t tiles = (p->n + CAIRN_INDEX_TILE - 1) / CAIRN_INDEX_TILE, groups = index_groups(p);
-    const int most = CAIRN_INDEX_BLOCKS(dev->arch), room = dev->max_shared_bytes / shared_bytes;
+    const int most = CAIRN_INDEX_BLOCKS(dev->arch, paged), room = dev->max_shared_bytes / shared_bytes;
     const int64_t resident = (int64_t)dev->sm_count * (room < 1 ? 1 : room < most ? room : most);
     int64_t least = INT64_MAX;
     int best = 1;
@@ -292,15 +292,15 @@ static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits
     const int heads = (p->heads + CAIRN_INDEX_COLUMNS - 1) & -CAIRN_INDEX_COLUMNS;
     const int row_bytes = heads * (CAIRN_INDEX_PITCH(rt->device.arch) + 4) + 8;
     const int tile_bytes = 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE;
-    device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
+    device_dims dims = {{0, 1, 1}, 128, 0, 0, true};
     ops_kernel want;
     while (p->group > 1 && p->group * row_bytes > INDEX_SHARED - tile_bytes) p->group--;
     dims.shared_bytes = (unsigned)(p->group * row_bytes + tile_bytes);
-    p->tiles = index_tiles(&rt->device, p, (int)dims.shared_bytes);
+    p->tiles = index_tiles(&rt->device, paged, p, (int)dims.shared_bytes);
     memset(&want, 0, sizeof want);
     want.source = "index/logits.cu";
     want.entry = "index_logits";
-    want.constants[0].name = "PAGED", want.constants[0].value = paged;
+    want.constants[0].name = "PAGE_SIZE", want.constants[0].value = paged ? p->page_size : 0;
     want.constants[1].name = "COLUMNS", want.constants[1].value = columns * CAIRN_INDEX_COLUMNS;
     want.constant_count = 2;
     dims.grid[0] = (unsigned)index_groups(p);
