@@ -327,15 +327,17 @@ static CUresult launch_or_refuse(CUgraphExec graph, CUstream stream) {
 static void test_refused(rig *a, rig *b) {
     driver_calls *drv = a->rt->device.drv;
     bool fine = true;
+    int i;
     if (!tap_ok(speak(a, b, 3000, 4), "%s: four tokens are said", where)) return;
     launch_graph = drv->cuGraphLaunch;
     drv->cuGraphLaunch = launch_or_refuse;
-    for (int i = 0; i < 8 && fine; i++) { /* the step itself, where none is there, is let through */
+    for (i = 0; i < 8 && fine; i++) { /* the step itself, where none is there, is let through */
         refuse_at = state_of(a)->next.there ? 0 : 1;
         pull(a, 1), pull(b, 1);
         fine = !a->status && !state_of(a)->next.there && same_ids(a, b);
     }
-    tap_ok(fine, "%s: where the next step cannot be begun all is said as ever: %s", where, cairn_last_error(a->rt));
+    tap_ok(fine, "%s: where the next step cannot be begun all is said as ever: %d steps, the next is %sthere: %s", where,
+           i, state_of(a)->next.there ? "" : "not ", cairn_last_error(a->rt));
     refuse_at = 0;
     pull(a, 2); /* the first may be a draft that held */
     tap_ok(!a->running || a->status == CAIRN_OUT_OF_DEVICE_MEMORY,
