@@ -52,6 +52,7 @@ template <class T> CAIRN_INLINE constexpr T round_up(T a, T b) { return ceil_div
 CAIRN_INLINE uint32_t swizzled_at(int row, int piece, int rows = 0) {
     return (uint32_t)(piece / 8 * rows * 128 + row * 128 + (piece % 8 ^ row % 8) * 16);
 }
+
 /* What a kernel begins with that is a dependent launch, before it reads or writes; on every path. */
 CAIRN_INLINE void grid_follow() {
     grid_dependency_wait();

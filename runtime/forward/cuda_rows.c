@@ -191,9 +191,8 @@ static int cuda_wanted(const forward_cuda_state *f, const step_part *part, int i
  * the stages have eight queries until there is a kernel for more, to the same bits. */
 static bool cuda_may_group(forward_cuda_state *f, const step_part *part, int rows) {
     if (part->joined) return rows < cuda_attend_rows(f, cuda_attends_many(f));
-    return rows < f->group_rows / 2 ||
-           (rows < f->group_rows &&
-            (f->drafts || f->lane != &f->stage || cuda_has_groups(f)));
+    if (rows < f->group_rows / 2) return true;
+    return rows < f->group_rows && (f->drafts || f->lane != &f->stage || cuda_has_groups(f));
 }
 
 /* Row r of the part in the last group, if that may have it, or in one of its own; groups then. */

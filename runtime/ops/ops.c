@@ -97,6 +97,8 @@ static void ops_free_kernels(cairn_runtime *rt) {
 
 enum { OPS_GRID = 65535 /* blocks in a grid's second and third dimension, of any GPU */ };
 
+static bool ops_is_dependent(const device *dev, int64_t rows) { return rows <= dev->sm_count / 2; }
+
 static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const device_dims *dims,
                                   const void *params) {
     const jit_kernel *kernel = NULL;

@@ -36,6 +36,9 @@ static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char
 /* Launches entry `want->entry` with one parameter struct of abi.h. */
 static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const device_dims *dims,
                                   const void *params);
+/* Whether a launch of so many rows is to be a dependent one, as device_dims has it: blocks of more would crowd on the
+ * multiprocessors that the kernel before leaves first. */
+static bool ops_is_dependent(const device *dev, int64_t rows);
 /* Compiles and loads the entry, so that a launch of it does not. [blocks] */
 static cairn_status ops_prepare(cairn_runtime *rt, ops_kernel *want, int shared_bytes);
 /* The program of a request, without waiting: CAIRN_BUSY while it is compiled, from now on if it was

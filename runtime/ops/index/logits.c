@@ -292,7 +292,7 @@ static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits
     const int heads = (p->heads + CAIRN_INDEX_COLUMNS - 1) & -CAIRN_INDEX_COLUMNS;
     const int row_bytes = heads * (CAIRN_INDEX_PITCH(rt->device.arch) + 4) + 8;
     const int tile_bytes = 1024 + CAIRN_INDEX_STAGES * CAIRN_INDEX_STAGE;
-    device_dims dims = {{0, 1, 1}, 128, 0, 0, p->rows <= rt->device.sm_count / 2};
+    device_dims dims = {{0, 1, 1}, 128, 0, 0, ops_is_dependent(&rt->device, p->rows)};
     ops_kernel want;
     while (p->group > 1 && p->group * row_bytes > INDEX_SHARED - tile_bytes) p->group--;
     dims.shared_bytes = (unsigned)(p->group * row_bytes + tile_bytes);

@@ -258,8 +258,7 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
         want.constants[want.constant_count].name = "STAGES";
         want.constants[want.constant_count++].value = plan.stages;
     }
-    /* More rows would crowd on the multiprocessors that the kernel before leaves first. */
-    dims.dependent = p->rows <= rt->device.sm_count / 2;
+    dims.dependent = ops_is_dependent(&rt->device, p->rows);
     if (plan.threads) dims.block = (unsigned)plan.threads;
     if (plan.cluster > 1) dims.cluster = (unsigned)plan.cluster;
     dims.shared_bytes = plan.shared_bytes;
