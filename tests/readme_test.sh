@@ -1,5 +1,6 @@
 # README.md keeps its promises: its commands run, its Lua runs, its C program is the header's.
 . tests/tap.sh
+. tests/turns.sh
 
 # blocks LANGUAGE: the lines of all fenced blocks of that language.
 blocks() { awk -v open="\`\`\`$1" '$0 == open { on = 1; next } /^```/ { on = 0 } on' README.md; }
@@ -20,7 +21,9 @@ while IFS= read -r line; do
     needs_model='' # what the command reads
     case $line in *generate\ --*|*eval*|*tokenize*) needs_model=yes ;; esac
     case $line in *kernels*) [ "$(build/cairn info --json --backend cpu |
-        grep -c '"nvrtc_error":""')" = 1 ] || { tap_skip "no NVRTC: $line"; continue; } ;; esac
+        grep -c '"nvrtc_error":""')" = 1 ] || { tap_skip "no NVRTC: $line"; continue; }
+        # Minutes: all programs of the config.
+        has_turn "readme kernels" 0 || { tap_skip "another tree's turn (tests/turns.sh): $line"; continue; } ;; esac
     if [ -n "$needs_model" ] && [ -z "${CAIRN_MODEL:-}" ]; then tap_skip "no model: $line"
     else check "$line" sh -c "$line"; fi
 done < "$work/commands"

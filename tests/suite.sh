@@ -23,6 +23,7 @@ unit="-DCAIRN_API=static -Wno-unused-function -Wno-format-truncation -Wno-array-
  -Wno-unknown-warning-option"
 sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 . tests/apart.sh
+. tests/turns.sh
 
 # The slowest first, so that no core waits for one at the end; the others as they stand.
 job_names() {
@@ -82,7 +83,8 @@ run_c() {
         ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.bin" \
         $lua_libs $libraries || return 1
     case $(head_field emulated "$1") in
-        *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
+        *asan*) has_gpu || if has_turn "$2" 0; then set -- "$1" "$2" tests/simt/emulate.sh
+            else no_turn "$2"; fi ;;
     esac
     ${3-} "$logs/$2.bin"
 }
@@ -163,7 +165,8 @@ main() {
     mkdir -p "$logs"
     rm -f "$logs"/*.log
     choose_seed
-    [ $# -gt 0 ] || export CAIRN_TEST_TURNS=1 # tests/nvrtc/run.sh
+    [ $# -gt 0 ] || : "${CAIRN_TEST_TURNS:=1}" # tests/turns.sh, tests/nvrtc/run.sh
+    export CAIRN_TEST_TURNS="${CAIRN_TEST_TURNS:-0}"
     jobs=''
     for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
     for kind in $(for name in $jobs; do kinds_of "$name"; done | sed 's/ .*//' | sort -u); do

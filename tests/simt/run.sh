@@ -5,6 +5,7 @@
 # CXX chooses the compiler, CAIRN_SEED repeats an order of threads.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+. tests/turns.sh
 out=${CAIRN_BUILD:-build}/simt
 cxx=${CXX:-g++}
 flags="-std=c++17 -Og -g1 -fno-omit-frame-pointer -fno-strict-aliasing -ffp-contract=off
@@ -13,7 +14,7 @@ flags="-std=c++17 -Og -g1 -fno-omit-frame-pointer -fno-strict-aliasing -ffp-cont
 parts="fibre simt simt_operations"
 if [ "${1-}" = --race ]; then
     shift
-    out=$out/race label=race
+    out=$out/race label=race turn=1
     flags="$flags -DSIMT_RACE"
     part_flags=$flags parts="$parts simt_race"
     flags="$flags -fsanitize=thread" link=
@@ -21,7 +22,7 @@ if [ "${1-}" = --race ]; then
         flags="$flags -fno-tree-sra --param=tsan-instrument-func-entry-exit=0" ;;
     esac
 else
-    label=simt
+    label=simt turn=0
     flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=undefined"
     flags="$flags -ftrivial-auto-var-init=pattern" # gcc 12 fails on it with -fsanitize=thread
     part_flags="$flags -DSIMT_ASAN" link="-fsanitize=address,undefined"
@@ -53,10 +54,12 @@ build_and_run() {
     echo $? >"$out/$1.status"
 }
 
-names=
+names= others=
 for file in tests/simt/*_simt.cpp; do
     name=$(basename "$file" _simt.cpp)
-    case " $* " in "  " | *" $name "*) names="$names $name" ;; esac
+    case " $* " in
+        "  " | *" $name "*) if has_turn "simt $name" $turn; then names="$names $name"; else others="$others $name"; fi ;;
+    esac
 done
 
 # Two at a time.
@@ -68,6 +71,8 @@ for name in $names; do
 done
 wait
 
+{
+for name in $others; do no_turn "$name"; done
 for name in $names; do
     sed -e '/^1\.\.[0-9]*$/d' -e '/^[0-9]* passed, /d' -e "s/^\(ok\|not ok\) \([0-9]*\) - /\1 \2 - $name: /" \
         "$out/$name.log"
@@ -75,7 +80,8 @@ for name in $names; do
     if [ "$status" -ne 0 ] && ! grep -q '^not ok ' "$out/$name.log"; then
         echo "not ok 0 - $name: exit status $status"
     fi
-done | awk -v label=$label '
+done
+} | awk -v label=$label '
     /^not ok / { failed++ }
     /^ok .*# SKIP/ { skipped++ }
     /^(not )?ok / { n++; sub(/ok [0-9]+/, "ok " n); sub(/ - /, " - " label " ") }
