@@ -263,11 +263,22 @@ struct key_region {
     }
 };
 
+/* Of lane b: how many scores of block b reach a key at most, in all likelihood, which `count` of its sample reach. */
+CAIRN_INLINE uint32_t candidates_of(const row_slice &w, float count) {
+    const float scores = (float)w.size * (1.0f / (THREADS * SAMPLES)) * (count + 4.0f * sqrt_f32(count) + 2.0f);
+    return lane_id() < CLUSTER ? (uint32_t)fminf(scores, (float)LISTED) : 0u;
+}
+
 struct agreed_guess {
     key_range keys;
     key_region region;
     uint32_t tied; /* the k-th key, in all likelihood, where so many are equal to it; else 0 */
 };
+
+/* Where one block alone has what is wanted: a key that k scores of it reach. */
+CAIRN_INLINE agreed_guess only_guess(const row_slice &w, bool has, int k, uint32_t alone) {
+    return {{alone, 0}, key_region::expected(candidates_of(w, has ? sample_wanted(w, k) + 1.0f : 0.0f)), 0};
+}
 
 /* Where the blocks differ: the greatest key that some block named and that `wanted` of the row's sample reach; and what
  * that makes of each block's candidates. `alone` is such a key. Every block counts its own sample, which lies where it
@@ -289,8 +300,7 @@ CAIRN_INLINE agreed_guess count_guesses(cluster_shared &s, const row_slice &w, f
         const uint32_t key = shuffle(name, i);
         uint32_t reach = 0;
 #pragma unroll
-        for (int c = 0; c < SAMPLES; c++) reach += (uint32_t)(sample_key(s, c) >= key);
-        reach = warp_sum(reach);
+        for (int c = 0; c < SAMPLES; c++) reach += (uint32_t)popcount(warp_ballot(sample_key(s, c) >= key));
         if (lane == i) mine = reach;
     }
     if (mine) atomic_add(&s.bins[OWN + lane], mine);
@@ -308,9 +318,8 @@ CAIRN_INLINE agreed_guess count_guesses(cluster_shared &s, const row_slice &w, f
     const int chosen = max_of(find_first_set(warp_ballot(enough && name == key)) - 1, 0);
     const float count = (float)s.bins[lane % CLUSTER * NAMED + chosen];
     block_sync(); /* the bins are others' now */
-    const float scores = (float)w.size * (1.0f / (THREADS * SAMPLES)) * (count + 4.0f * sqrt_f32(count) + 2.0f);
     if (!key) return {{0, 0}, key_region::even(REGION), 0};
-    return {{key, 0}, key_region::expected(lane < CLUSTER ? (uint32_t)fminf(scores, (float)LISTED) : 0u), 0};
+    return {{key, 0}, key_region::expected(candidates_of(w, count)), 0};
 }
 
 /* Whether the row's wanted scores, and half as many again, fit any block's region. */
@@ -341,6 +350,8 @@ CAIRN_INLINE agreed_guess agree(cluster_shared &s, const row_slice &w, u32x4 min
     agreed_guess guess = {{0, 0}, key_region::even(2 * SHARE), tied >= max_of(floor, alone) ? tied : 0};
     if (least && least != EVERY) {
         if (alike || guess.tied) guess.keys.low = mean;
+        else if (popcount(warp_ballot(lane_id() < CLUSTER && of.z >= alone)) == 1)
+            guess = only_guess(w, of.z >= alone, k, alone);
         else if (few_wanted(w, k) && alone <= least) guess.keys.low = least;
         else guess = count_guesses(s, w, sample_wanted(w, k), alone);
     }
@@ -415,6 +426,23 @@ CAIRN_INLINE uint32_t sent_of(uint32_t candidates, uint32_t most) {
     return candidates <= most ? candidates : min_of(most, (uint32_t)min_of(SHARE, THREADS));
 }
 
+/* Puts the items that this thread's bits name from place `at` on, as far as `most`: all vectors in turn, each lane
+ * from another on, lest lanes whose places are as many apart as there are banks wait for each other. */
+CAIRN_INLINE void put_many(cluster_shared &s, int t, uint32_t bits, uint32_t at, uint32_t most) {
+#pragma unroll 2
+    for (int j = 0; j < VECTORS; j++) {
+        const int v = (int)((uint32_t)(j + lane_id()) % VECTORS), element = vector_element(t, v);
+        const uint32_t own = bits >> (v * VECTOR);
+        uint32_t place = at + (uint32_t)popcount(bits & ((1u << (v * VECTOR)) - 1));
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++) {
+            const uint32_t is = own >> c & 1u;
+            if (is && place < most) s.elements[place] = element + c;
+            place += is;
+        }
+    }
+}
+
 /* Lists the candidates, which reach `low` and not `high`, in any order, as many as the region takes:
  * elements and keys; the keys go to the first block too. How many there are in `placed`, which was
  * 0. Ends with a barrier but for the keys. */
@@ -430,6 +458,10 @@ CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits
         const uint32_t count = (uint32_t)popcount(bits), end = warp_scan(count);
         if (lane_id() == WARP - 1) at = atomic_add(&placed, end);
         at = shuffle(at, WARP - 1) + end - count;
+        if (shuffle(end, WARP - 1) > ITEMS * WARP / 4) {
+            put_many(s, t, bits, at, most);
+            continue;
+        }
 #pragma unroll 1
         for (; bits && at < most; bits &= bits - 1, at++)
             s.elements[at] = item_element(t, find_first_set(bits) - 1);

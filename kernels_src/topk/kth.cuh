@@ -116,19 +116,24 @@ CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
 }
 
 /* Puts the need-th of the list, behind which there are zeros, into s.key and how many of its equals
- * are needed into s.ties. */
+ * are needed into s.ties. Several threads beside each other compare a key, each with a part of the list. */
 CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
-    if (thread_id() < count) {
-        const uint32_t mine = s.list[thread_id()];
+    constexpr int PARTS = min_of(THREADS / LIST, WARP);
+    const int own = thread_id() / PARTS;
+    if (warp_id() * WARP / PARTS < count) {
+        const uint32_t mine = s.list[min_of(own, count - 1)];
         uint32_t over = 0, reach = 0;
 #pragma unroll 1
-        for (int i = 0; i < count; i += 4) {
+        for (int i = thread_id() % PARTS * 4; i < count; i += PARTS * 4) {
             const u32x4 v = *(const u32x4 *)&s.list[i];
             over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
             over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
             reach += (uint32_t)(v.x >= mine) + (uint32_t)(v.y >= mine);
             reach += (uint32_t)(v.z >= mine) + (uint32_t)(v.w >= mine);
         }
+#pragma unroll
+        for (int step = 1; step < PARTS; step *= 2)
+            over += shuffle_xor(over, step), reach += shuffle_xor(reach, step);
         if (over < need && reach >= need) { /* equal ones all say the same */
             atomic_exchange(&s.key, mine);
             atomic_exchange(&s.ties, need - over);

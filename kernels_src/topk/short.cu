@@ -25,6 +25,7 @@
 #include "topk/cut.cuh"
 
 #define SHORT_ITEMS CAIRN_ITEMS
+#define SHORT_HELD 4  /* keys of open items that a thread keeps */
 #define SHORT_QUOTA 4 /* the warps name their quota-th score, up to this one */
 /* Blocks that fit one SM, by registers. */
 #define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
@@ -48,8 +49,8 @@ struct short_row {
 };
 
 /* This thread's items, as bits: those that are in, and those that may be: `need` of the `inside` that
- * the block has, 0 while it has not counted them. */
-struct short_choice { uint32_t in, open; int need, inside; };
+ * the block has, 0 while it has not counted them; all equal, and more than are needed, if so. */
+struct short_choice { uint32_t in, open; int need, inside; bool equal; };
 
 CAIRN_INLINE int short_position(int i) { return row_position(i, thread_id(), SHORT_THREADS); }
 CAIRN_INLINE int first_position(uint32_t mask) { return short_position(find_first_set(mask) - 1); }
@@ -130,14 +131,35 @@ CAIRN_INLINE key_range reached_range(const short_row &row, int k) {
     return {least == least ? topk_key(least) : 0xffffffffu, topk_key(most)};
 }
 
-/* The same of the open items. */
-CAIRN_INLINE key_range open_range(const score_t *from, uint32_t open) {
-    key_range range = {0xffffffffu, 0u};
-#pragma unroll 1
-    for (; open; open &= open - 1) {
-        const uint32_t key = topk_key(from[first_position(open)]);
-        range = {min_of(range.low, key), max_of(range.high, key)};
+/* Keys of this thread's first open items, read at once; of what is behind them each is read when it is asked for. */
+struct held_keys {
+    uint32_t key[SHORT_HELD];
+
+    CAIRN_MEMBER held_keys(const score_t *from, uint32_t open) {
+#pragma unroll
+        for (int i = 0; i < SHORT_HELD; i++) {
+            key[i] = topk_key(from[open ? first_position(open) : 0]);
+            open &= open - 1;
+        }
     }
+    /* use(BIT, KEY) for each open item. */
+    template <class Use> CAIRN_MEMBER void visit(const score_t *from, uint32_t open, Use use) const {
+#pragma unroll
+        for (int i = 0; i < SHORT_HELD; i++) {
+            if (open) use(open & (0u - open), key[i]);
+            open &= open - 1;
+        }
+#pragma unroll 1
+        for (; open; open &= open - 1) use(open & (0u - open), topk_key(from[first_position(open)]));
+    }
+};
+
+/* The same of the open items. */
+CAIRN_INLINE key_range open_range(const score_t *from, uint32_t open, const held_keys &held) {
+    key_range range = {0xffffffffu, 0u};
+    held.visit(from, open, [&](uint32_t, uint32_t key) {
+        range = {min_of(range.low, key), max_of(range.high, key)};
+    });
     return range;
 }
 
@@ -178,61 +200,67 @@ CAIRN_INLINE void drop_others(const score_t *from, const short_row &row, short_c
 }
 
 /* The same by bins of keys, of the open items. */
-CAIRN_INLINE void fill_by_key(short_shared &s, const score_t *from, uint32_t open, uint32_t low,
-                              int shift) {
-#pragma unroll 1
-    for (; open; open &= open - 1)
-        atomic_add(&s.cut.bins[(topk_key(from[first_position(open)]) - low) >> shift], 1u);
+CAIRN_INLINE void fill_by_key(short_shared &s, const score_t *from, uint32_t open, const held_keys &held,
+                              uint32_t low, int shift) {
+    held.visit(from, open, [&](uint32_t, uint32_t key) { atomic_add(&s.cut.bins[(key - low) >> shift], 1u); });
 }
-CAIRN_INLINE void part_by_key(const score_t *from, uint32_t low, int shift, uint32_t found,
+CAIRN_INLINE void part_by_key(const score_t *from, const held_keys &held, uint32_t low, int shift, uint32_t found,
                               short_choice &choice) {
-#pragma unroll 1
-    for (uint32_t open = choice.open; open; open &= open - 1) {
-        const uint32_t bin = (topk_key(from[first_position(open)]) - low) >> shift;
-        if (bin > found) choice.in |= open & (0u - open);
-        if (bin != found) choice.open ^= open & (0u - open);
-    }
+    held.visit(from, choice.open, [&](uint32_t bit, uint32_t key) {
+        const uint32_t bin = (key - low) >> shift;
+        if (bin > found) choice.in |= bit;
+        if (bin != found) choice.open ^= bit;
+    });
 }
 
-/* Leaves open those in the bin of the last that will be in. By value all of the row are open at
- * first. False when all are equal. */
-CAIRN_INLINE bool narrow(short_shared &s, const score_t *from, short_row &row, bool by_value,
-                         short_choice &choice) {
+/* The block's range from each thread's own; bins and list are clear. */
+CAIRN_INLINE key_range begin_narrowing(short_shared &s, key_range own) {
     clear_bins(s.cut);
     if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = 0;
-    const key_range range = block_range(s.cut, by_value ? reached_range(row, choice.need)
-                                                        : open_range(from, choice.open));
-    const int shift = range_shift(range, CUT_BITS);
-    if (thread_id() == 0) s.listed = 0;
-    if (by_value) fill_by_value(s, row, range);
-    else if (range.low == range.high) return false;
-    else fill_by_key(s, from, choice.open, range.low, shift);
+    const key_range range = block_range(s.cut, own);
+    if (thread_id() == 0) s.listed = 0; /* all have read it */
+    return range;
+}
+/* The bin of the last that will be in. */
+CAIRN_INLINE uint32_t find_last(short_shared &s, short_choice &choice) {
     block_sync();
     find_crossing(s.cut, (uint32_t)choice.need);
     const bin_found found = s.cut.found;
     choice.need -= (int)found.above;
     choice.inside = (int)found.inside;
-    if (!by_value) part_by_key(from, range.low, shift, found.bin, choice);
-    else {
-        part_by_value(row, found.bin, choice);
-        if (found.bin == 0) drop_others(from, row, choice);
-    }
+    return found.bin;
+}
+
+/* Leaves open those in the bin of the last that will be in, of all in the row. */
+CAIRN_INLINE void narrow_by_value(short_shared &s, const score_t *from, short_row &row, short_choice &choice) {
+    fill_by_value(s, row, begin_narrowing(s, reached_range(row, choice.need)));
+    const uint32_t bin = find_last(s, choice);
+    part_by_value(row, bin, choice);
+    if (bin == 0) drop_others(from, row, choice);
+}
+
+/* The same of the open items. False when all are equal. */
+CAIRN_INLINE bool narrow_by_key(short_shared &s, const score_t *from, short_choice &choice) {
+    const held_keys held(from, choice.open);
+    const key_range range = begin_narrowing(s, open_range(from, choice.open, held));
+    if (range.low == range.high) return false;
+    const int shift = range_shift(range, CUT_BITS);
+    fill_by_key(s, from, choice.open, held, range.low, shift);
+    part_by_key(from, held, range.low, shift, find_last(s, choice), choice);
     return true;
 }
 
 /* ---- of those the best ------------------------------------------------------------------------- */
 
-/* Lists the open items as far as there is room, this thread's from the index it returns on;
- * s.listed counts all. */
+/* Lists the open items, this thread's from the index it returns on, if there is room for all that s.listed counts. */
 CAIRN_INLINE uint32_t list_open(short_shared &s, const score_t *from, uint32_t open) {
-    uint32_t first = 0;
-    if (open) {
-        first = atomic_add(&s.listed, (uint32_t)popcount(open));
-        for (uint32_t at = first; open && at < CUT_LIST; open &= open - 1) {
-            const int position = first_position(open);
-            s.places[at] = (uint32_t)~position;
-            s.cut.list[at++] = topk_key(from[position]) + 1;
-        }
+    uint32_t first = open ? atomic_add(&s.listed, (uint32_t)popcount(open)) : 0;
+    block_sync();
+    if (s.listed > CUT_LIST) return 0;
+    for (uint32_t at = first; open; open &= open - 1) {
+        const int position = first_position(open);
+        s.places[at] = (uint32_t)~position;
+        s.cut.list[at++] = topk_key(from[position]) + 1;
     }
     block_sync();
     return first;
@@ -357,27 +385,40 @@ CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t 
     sort_entries(keys, positions, size);
 }
 
+/* Lists the open items, this thread's from `first` on; whether all have room, or are no more than are needed. */
+CAIRN_INLINE bool list_few(short_shared &s, const score_t *from, short_choice &choice, uint32_t &first) {
+    first = list_open(s, from, choice.open);
+    choice.inside = (int)s.listed;
+    return choice.inside <= max_of(choice.need, CUT_LIST);
+}
+
 /* Leaves open so few that they are listed, from the index it returns on, or no more than are needed,
  * or those that are equal. Unless there is a bound that few are over, the row is first spread by
  * value. */
 CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row &row,
                                  uint32_t bound, short_choice &choice) {
     bool by_value = bound == 0;
-    if (bound) choice.open = reaching(row, bound);
+    uint32_t first = 0;
+    if (bound) {
+        choice.open = reaching(row, bound);
+        const bool few = list_few(s, from, choice, first);
+        if (few && choice.inside <= CUT_LIST - CUT_LIST / 8) return first;
+        const int over = block_sync_count(reaching(row, bound + 1) != 0);
+        choice.equal = !over && choice.inside > choice.need;
+        if (few || choice.equal) return first;
+        /* seldom: the warps' scores differ, as in a random walk; many equal ones are left to keys */
+        by_value = over * 8 > SHORT_THREADS;
+    }
+    if (by_value) {
+        choice.open = 0;
+        narrow_by_value(s, from, row, choice);
+        if (choice.inside && choice.inside <= choice.need) return 0;
+    }
 #pragma unroll 1
     for (;;) {
-        if (!by_value && choice.inside <= CUT_LIST) {
-            const uint32_t first = list_open(s, from, choice.open);
-            choice.inside = (int)s.listed;
-            if (choice.inside <= max_of(choice.need, CUT_LIST)) return first;
-            /* seldom: the warps' scores differ, as in a random walk; equal ones are left to keys */
-            if (bound && block_sync_count(reaching(row, bound + 1) != 0) * 8 > SHORT_THREADS)
-                by_value = true, choice.open = 0;
-            bound = 0;
-        }
-        if (!narrow(s, from, row, by_value, choice)) return 0;
-        if (choice.inside && choice.inside <= choice.need) return 0;
-        by_value = false;
+        if (choice.inside <= CUT_LIST && list_few(s, from, choice, first)) return first;
+        choice.equal = !narrow_by_key(s, from, choice);
+        if (choice.equal || choice.inside <= choice.need) return 0;
     }
 }
 
@@ -385,9 +426,9 @@ CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row
  * is NULL. Returns how many there are, or -1 when they are in `indices`. */
 CAIRN_INLINE int choose_short(short_shared &s, const score_t *from, short_row &row, int k,
                               int sort_size, int32_t *positions, int32_t *indices) {
-    short_choice choice = {0, 0, k, 0};
+    short_choice choice = {0, 0, k, 0, false};
     uint32_t first = choose_few(s, from, row, find_bound(s, row, k), choice);
-    bool equal = choice.inside > max_of(choice.need, CUT_LIST);
+    bool equal = choice.equal;
     if (!equal && choice.inside > choice.need) {
         const bool alone = choice.need == k, ranked = alone && sort_size;
         equal = !choose_listed(s, choice.inside, choice.need, alone, ranked);

@@ -91,14 +91,20 @@ CAIRN_INLINE void fill_list(int32_t *list, uint32_t mask) {
     warp_sync();
 }
 
-/* The greatest key in a range that k scores reach, of which `reach` counts: bit by bit. */
+/* A key in a range that k scores reach, as `reach` counts them, and at most WARP; the greatest that k do where there is
+ * none. Bit by bit. */
 template <class Reach>
 CAIRN_INLINE uint32_t search(key_range range, int k, Reach reach) {
     uint32_t at = 0;
 #pragma unroll 1
     for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
         if ((at | bit) <= range.low) at |= bit; /* k reach it */
-        else if ((at | bit) <= range.high && reach(at | bit) >= k) at |= bit;
+        else if ((at | bit) <= range.high) {
+            const int count = reach(at | bit);
+            if (count < k) continue;
+            at |= bit;
+            if (count <= WARP) break;
+        }
     }
     return at;
 }
@@ -165,7 +171,7 @@ CAIRN_INLINE int32_t small_order(const score_t *from, int32_t *list, uint32_t ma
 }
 
 CAIRN_KERNEL(topk_small, SMALL_WARPS * WARP, 4, topk_params) {
-    const int r = block_id() * SMALL_WARPS + warp_max(warp_id()); /* as one value of the warp */
+    const int r = block_id() * SMALL_WARPS + warp_same(warp_id());
     grid_follow();
     if (r >= p.rows) return;
     int32_t *list = shared_as<small_shared>().lists[warp_id()];
