@@ -5,7 +5,7 @@
 #ifndef CAIRN_ADAPTER_CUH
 #define CAIRN_ADAPTER_CUH
 
-#include "step/step.cuh"
+#include "step/product.cuh"
 
 constexpr bool ADAPTERS = (CAIRN_EXTRAS & STEP_EXTRA_ADAPTERS) != 0 && !FLOW;
 

@@ -24,7 +24,6 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
-#include "step/stages.cuh"
 #include "step/merge.cuh"
 
 CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {

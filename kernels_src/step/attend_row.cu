@@ -26,7 +26,6 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
  * matrix: + CAIRN_ABILITIES=3 */
-#include "step/stages.cuh"
 #include "step/cluster.cuh"
 
 static_assert(SHARES == 1, "attend_row: heads of a KV head");

@@ -5,7 +5,7 @@
  *   prompt_qkv       q k v = normed Wqkv, rotated; k and v to the cache
  *   prompt_gate_up   ffn = silu(normed Wgate) * normed Wup
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt_buffers.cuh.
  * Grids, CAIRN_PROMPT_WARPS warps: (ceil(rows / tokens of a block), ceil(16-row tiles of W / those
  * of a block)), step/prompt.cuh. Shared memory: PROMPT_BYTES.
  * Sync: one block_sync a step of 128 inputs; with carriers, barriers.

@@ -1,8 +1,6 @@
-/* What the kernels of a prompt share: their buffers, and the product of a block's output rows with
- * its tokens, straight from packed weights.
+/* What the products of a prompt share: that of a block's output rows with its tokens, straight from packed weights.
  *
- * Buffers: one region of the exchange (step/step.cuh) up to the chunks' sums. What products read
- * there (NORMED_AT, ATTENDED_AT, FFN_AT) lies in the order of operand_at.
+ * Buffers: step/prompt_buffers.cuh.
  * Constants: CAIRN_PROMPT_WARPS, CAIRN_PROMPT_EACH, CAIRN_PROMPT_TOKENS: of a block of a product
  * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64, with wgmma 128 or 256, too).
  * CAIRN_PROMPT_CARRIERS: further warps (sm_90a alone) that bring the tokens to shared memory: 4, to 8
@@ -11,6 +9,7 @@
 #ifndef CAIRN_PROMPT_CUH
 #define CAIRN_PROMPT_CUH
 
+#include "step/prompt_buffers.cuh"
 #include "step/stages.cuh"
 
 #ifndef CAIRN_PROMPT_WARPS
@@ -22,11 +21,6 @@
 #define CAIRN_PROMPT_CARRIERS 0
 #endif
 
-constexpr int64_t NORMED_AT = HIDDEN_AT;
-
-constexpr bool JOINED = (CAIRN_EXTRAS & STEP_EXTRA_JOINED) != 0;
-
-constexpr int TILE_ROWS = 64; /* tokens of a block of attention */
 constexpr int PROMPT_WARPS = CAIRN_PROMPT_WARPS, USERS = PROMPT_WARPS * WARP;
 constexpr int CARRIERS = CAIRN_WGMMA ? CAIRN_PROMPT_CARRIERS : 0;
 constexpr int PROMPT_THREADS = USERS + CARRIERS * WARP;
@@ -40,8 +34,6 @@ constexpr int STEP_BUFFERS = CAIRN_WGMMA ? 4 : 2, STEPS_AHEAD = STEP_BUFFERS / 2
 constexpr bool FEW = CARRIERS > 0 && TOKENS == STEP_FEW_TOKENS;
 constexpr int PROMPT_BLOCKS = FEW ? 2 : 1; /* that share a multiprocessor */
 constexpr int PROMPT_BYTES = CARRIERS > 0 ? step_apart_bytes(TOKENS) : STEP_BUFFERS * STEP_BYTES;
-
-CAIRN_INLINE uint8_t *buffer(const step_params &p, int64_t at) { return region(p, 0, 0) + at; }
 
 /* Shared memory for outputs once no one needs the inputs there: behind the barriers. */
 CAIRN_INLINE unsigned char *outputs_memory() {

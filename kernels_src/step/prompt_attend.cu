@@ -3,7 +3,7 @@
  *   prompt_attend    causal attention to all earlier tokens: of 64 rows of a head, or by wgmma of 128
  *                    queries of the heads that share keys, as attention/prompt.cu
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt_buffers.cuh.
  * Grid (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
  * threads, but for the form without landmarks; of joined prompts the input's groups in place of the
  * tiles, each of up to as many rows of one sequence.
@@ -53,7 +53,7 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
  * matrix: + CAIRN_ABILITIES=3 */
-#include "step/prompt.cuh"
+#include "step/prompt_buffers.cuh"
 #include "step/attend.cuh"
 #include "attention/rows.cuh"
 #include "step/prompt_many.cuh"

@@ -9,7 +9,7 @@
  *   prompt_last      the rows whose logits are wanted, as the head of step/stages.cuh reads them: at their
  *                    places, or, of joined prompts, one behind the other
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt_buffers.cuh.
  * Grids, 128 threads: embed rows; norm ceil(rows / 4); last wanted rows. Products as in
  * step/prompt.cu.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.

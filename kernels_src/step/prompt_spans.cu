@@ -20,7 +20,7 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=4160 */
 #define CAIRN_SPAN_ALONE
-#include "step/prompt.cuh"
+#include "step/prompt_buffers.cuh"
 #include "step/attend.cuh"
 #include "step/prompt_many.cuh"
 

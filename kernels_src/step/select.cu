@@ -28,7 +28,6 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "attention/runs.cuh"
 #include "step/pages.cuh"
-#include "step/stages.cuh"
 
 CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();

@@ -22,7 +22,6 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
  * matrix: + CAIRN_ABILITIES=3 */
 #include "step/pages.cuh"
-#include "step/stages.cuh"
 #include "step/cluster.cuh"
 
 constexpr int INBOX_AT = CHAIN_AT + layout_step_chain_bytes(SHARE, HEAD_DIM);

@@ -18,23 +18,10 @@
 
 #include "step/adapter.cuh"
 
-/* Forms of a streamed product that a program has: for many rows, and for a row alone, whose blocks take
- * all parts of K, though they be spread of many rows. CAIRN_ALONE: 0 the first, 1 the second; without
- * it both. */
-#ifdef CAIRN_ALONE
-constexpr bool HAS_ALONE = CAIRN_ALONE, HAS_MANY = !HAS_ALONE;
-#else
-constexpr bool HAS_ALONE = true, HAS_MANY = true;
-#endif
-
 /* The tokens of this block: a window of up to COLUMNS rows. `total`: of the forward. */
 struct row_window {
     int first, count, total;
 };
-
-CAIRN_INLINE const int32_t *input_array(const step_params &p, int which) {
-    return p.input + STEP_HEAD + which * p.capacity;
-}
 
 CAIRN_INLINE row_window window_of(const step_params &p, int index) {
     int rows = p.input[STEP_ROWS], first = index * COLUMNS;
@@ -47,25 +34,6 @@ CAIRN_INLINE row_window logits_of(const step_params &p, int index) {
     int end = p.input[STEP_LOGIT_FIRST] + p.input[STEP_LOGIT_COUNT];
     return row_window{first, min_of(COLUMNS, end - first), p.input[STEP_ROWS]};
 }
-
-/* In the stage kernels: the kernel before has ended, the next may start. EARLY: that may already while
- * this one waits, so that of a row alone its weights are under way; before it waits itself it may then
- * read nothing that kernels of this step write, however far back. */
-CAIRN_INLINE void start_input(bool early = HAS_ALONE && !HAS_MANY) {
-    if (FLOW) return;
-    if (early) grid_launch_dependents();
-    grid_dependency_wait();
-    if (!early) grid_launch_dependents();
-}
-
-/* Where input k lies: within each 32 the eight that a lane has of packed weights are spread as the
- * operands of two k-steps have them. An even k and the next lie together. */
-CAIRN_INLINE int operand_at(int k) {
-    return k / 32 * 32 + k % 8 / 4 * 16 + k % 4 / 2 * 8 + k / 8 % 4 * 2 + k % 2;
-}
-
-/* The same in kernels that serve steps, whose products take inputs as they come, and prompts. */
-CAIRN_INLINE int input_at(int k) { return CAIRN_PARTS == 0 ? operand_at(k) : k; }
 
 /* ---- inputs of products ---- */
 
