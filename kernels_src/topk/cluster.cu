@@ -15,7 +15,7 @@
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; at most 32 items
  *            CAIRN_CLUSTER  blocks a row, a power of two up to 16
- *            CAIRN_STAGES  tiles kept in shared memory: 0 or, with a capacity of 4096, 1, which
+ *            CAIRN_STAGES  tiles kept in shared memory: 0 or, with a capacity of 5120, 1, which
  *                          takes up to 227 KiB
  *            CAIRN_CAPACITY  keys the first block can select from
  *            CAIRN_LISTED    of which one block may have so many: its part of them at least, all at most
@@ -27,11 +27,11 @@
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
  * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=2048 CAIRN_LISTED=1024 CAIRN_ROOM=2048
  * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
- * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 CAIRN_LISTED=3328 CAIRN_ROOM=4256
+ * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=5120 CAIRN_LISTED=3072 CAIRN_ROOM=5216
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=8
  * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192 CAIRN_LISTED=6656 CAIRN_ROOM=8832
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=16
- * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 CAIRN_LISTED=3328 CAIRN_ROOM=5376 */
+ * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=5120 CAIRN_LISTED=3072 CAIRN_ROOM=5888 */
 #include "device/common.cuh"
 #include "abi/topk.h"
 #include "topk/topk.cuh"

@@ -255,11 +255,12 @@ struct key_region {
     CAIRN_METHOD key_region even(uint32_t most) {
         return {(uint32_t)min_of(lane_id(), CLUSTER - 1) * REGION, min_of(most, (uint32_t)min_of(REGION, LISTED))};
     }
-    /* As many as each is expected to have, where these find room. */
+    /* As many as each is expected to have, or of what room there is its part. */
     CAIRN_METHOD key_region expected(uint32_t count) {
-        const uint32_t size = min_of((uint32_t)round_up((int)count, WARP), (uint32_t)LISTED), end = warp_scan(size);
-        if (shuffle(end, WARP - 1) > ROOM) return even(REGION);
-        return {end - size, size};
+        const uint32_t most = min_of((uint32_t)round_up((int)count, WARP), (uint32_t)LISTED);
+        const float part = fminf((float)ROOM * rcp_fast((float)max_of(warp_sum(most), 1u)), 1.0f);
+        const uint32_t size = (uint32_t)((float)most * part) / WARP * WARP;
+        return {warp_scan(size) - size, size};
     }
 };
 
@@ -516,20 +517,23 @@ CAIRN_INLINE void put_listed(const cluster_shared &s, int first, int elements, c
     }
 }
 
-/* Marks the slice's items by their bits. */
+/* Marks the slice's items by their bits. The lanes that have a word's put them together: where most are marked, as
+ * of equal scores, they would wait for each other at the word. */
 CAIRN_INLINE void mark_bits(cluster_shared &s, int tile, int tiles, const thread_bits &mine,
                             chosen_items of, bool equals) {
+    constexpr int LANES = WARP / VECTOR;
 #pragma unroll 1
     for (int t = tile; t < tile + tiles; t++) {
         const reach_bits reach = visited_bits(mine, t, of.key, of.key + 1);
         const uint32_t between = reach.low & ~reach.high;
-        uint32_t bits = equals ? between : reach.high | (between & bits_up_to(t, of.cut));
-#pragma unroll 1
-        while (bits) {
-            int i = find_first_set(bits) - 1, bit = item_element(t - tile, i / VECTOR * VECTOR);
-            uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
-            atomic_or(&s.map[bit / 32], vector << (bit & 31));
-            bits &= ~(vector << (i / VECTOR * VECTOR));
+        const uint32_t bits = equals ? between : reach.high | (between & bits_up_to(t, of.cut));
+        if (!warp_any(bits != 0)) continue;
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            uint32_t word = (bits >> (v * VECTOR) & ((1u << VECTOR) - 1)) << (lane_id() % LANES * VECTOR);
+#pragma unroll
+            for (int m = 1; m < LANES; m *= 2) word |= shuffle_xor(word, m);
+            if (lane_id() % LANES == 0 && word) s.map[vector_element(t - tile, v) / WARP] = word;
         }
     }
 }

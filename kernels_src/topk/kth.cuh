@@ -131,9 +131,7 @@ CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
             reach += (uint32_t)(v.x >= mine) + (uint32_t)(v.y >= mine);
             reach += (uint32_t)(v.z >= mine) + (uint32_t)(v.w >= mine);
         }
-#pragma unroll
-        for (int step = 1; step < PARTS; step *= 2)
-            over += shuffle_xor(over, step), reach += shuffle_xor(reach, step);
+        over = warp_sum_butterfly(over, PARTS), reach = warp_sum_butterfly(reach, PARTS);
         if (over < need && reach >= need) { /* equal ones all say the same */
             atomic_exchange(&s.key, mine);
             atomic_exchange(&s.ties, need - over);

@@ -71,6 +71,8 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
+enum { STAGED_CAPACITY = 5120, STAGED_LISTED = 3072 }; /* where a second tile lies in shared memory */
+
 /* The keys of topk/cluster.cu: one block may have most of what the first can select from, for rows that change slowly
  * have their best in one place, and there are gaps between the blocks'; without room for that each has its part. No
  * more than that, for shared memory is taken from loads on their way: with a stage it stays within 195 KiB, one step
@@ -80,7 +82,8 @@ static void topk_plan_keys(const device *dev, const topk_params *p, topk_plan *p
     const int other = 16384 + 8192 / plan->cluster + plan->capacity / 8 + 2624 +
                       (plan->stages ? plan->threads * plan->items * 4 : 0) + (p->sort_size ? sorted * 4 : 0);
     int keys;
-    plan->listed = plan->capacity / 16 * 13, plan->room = plan->capacity + 80 * plan->cluster;
+    plan->listed = plan->stages ? STAGED_LISTED : plan->capacity / 16 * 13;
+    plan->room = plan->capacity + (plan->stages ? 48 : 80) * plan->cluster;
     keys = plan->room > 4096 ? plan->room : 4096;
     if (keys * 4 + plan->listed * 8 + other > dev->max_shared_bytes) {
         plan->listed = plan->capacity / plan->cluster, plan->room = plan->capacity;
@@ -97,7 +100,10 @@ static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *
     plan->threads = slice <= 16384 ? 512 : 1024;
     plan->items = slice <= 8192 ? 16 : 32;
     plan->stages = slice > 32768 && large;
-    plan->capacity = p->k > 2048 ? 8192 : p->k > 512 || plan->cluster > 2 ? 4096 : 2048;
+    plan->capacity = p->k > 2048                       ? 8192
+                     : plan->stages                    ? STAGED_CAPACITY
+                     : p->k > 512 || plan->cluster > 2 ? 4096
+                                                       : 2048;
     topk_plan_keys(dev, p, plan);
 }
 
