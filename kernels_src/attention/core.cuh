@@ -19,10 +19,8 @@
 #ifndef CAIRN_ATTENTION_CORE_CUH
 #define CAIRN_ATTENTION_CORE_CUH
 
-#include "device/common.cuh"
-#include "attention/layout.h"
+#include "attention/shape.cuh"
 
-constexpr int HEAD_DIM = CAIRN_HEAD_DIM, PAGE = CAIRN_PAGE_SIZE;
 constexpr int DIM = layout_width(HEAD_DIM);
 constexpr int CORE_WARPS = layout_warps(DIM), WARP_KEYS = layout_warp_keys(DIM);
 constexpr int CHUNK = CORE_WARPS * WARP_KEYS;

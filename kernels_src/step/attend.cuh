@@ -16,6 +16,7 @@
 #define CAIRN_STEP_ATTEND_CUH
 
 #include "step/step.cuh"
+#include "attention/kept.cuh"
 
 /* By Newton's steps from `near`. */
 CAIRN_INLINE constexpr double square_root(double x, double near, int steps) {

@@ -23,7 +23,8 @@
 #ifndef CAIRN_SPARSE
 #define CAIRN_SPARSE 0
 #endif
-#include "attention/kept.cuh"
+#include "attention/shape.cuh"
+#include "attention/elements.cuh"
 #include "abi/step.h"
 
 #ifndef CAIRN_PRODUCTS

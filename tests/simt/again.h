@@ -1,4 +1,5 @@
 /* Before the headers of step/ are included once more, in another namespace with other constants. */
+#undef CAIRN_ATTENTION_SHAPE_CUH
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_ATTENTION_RUNS_CUH
 #undef CAIRN_KEPT_CUH
