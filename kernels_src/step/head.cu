@@ -3,8 +3,9 @@
  *
  * step_head   any number of blocks, grid.y windows of eight rows whose logits are wanted
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps. Shared memory
- * MEETING_BYTES. Sync: one block_sync a round of the product.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps. Whatever CAIRN_ROWS is, the rows that
+ * there is room for are p.capacity: one program serves steps and prompts. Shared memory MEETING_BYTES. Sync: one
+ * block_sync a round of the product.
  * A row's results are the bits of step_flow, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -33,6 +34,8 @@
 CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {
     workspace work{nullptr, (float *)shared_base(), 0};
     row_window rows = logits_of(p, block_id_y());
-    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
+    const uint8_t *hidden = p.exchange + (int64_t)p.capacity * HIDDEN * 4; /* behind the residual stream */
+    const uint8_t *squares = hidden + (int64_t)p.capacity * HIDDEN * 2;
+    if (rows.count > 0) stage_head(p, rows, hidden, squares, work, block_id(), grid_blocks());
     else start_input();
 }

@@ -1,8 +1,6 @@
-/* Page-sparse attention of few rows: which pages a row attends. step/attend_pages.cu attends them.
+/* Page-sparse attention of few rows: which pages a row attends. step/attend_pages.cu attends them,
+ * step/bounds.cu stores what they are scored by.
  *
- * step_bounds   lowest and highest key of a page per dimension, or its mean (sum over ascending
- *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads,
- *               layers), 128 threads.
  * step_select   the pages of each row and KV head, ascending (step/pages.cuh). Bounds of candidates
  *               not stored yet are taken from the cache. Grid (parts, rows, kv_heads): the blocks
  *               of a row score its candidates, the last of them to finish chooses; CAIRN_WARPS
@@ -28,16 +26,6 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "attention/runs.cuh"
 #include "step/pages.cuh"
-
-CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
-    const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();
-    grid_dependency_wait();
-    if (warp_id() > 0 || (CONVOLVES && !p.kv[layer])) return;
-    const step_cache keys =
-        cache_of(p, layer) + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
-    uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
-    store_bounds(cached_bounds(keys, p.mean != 0), to);
-}
 
 /* The list of pages, ascending; `before`: how many come before those of this thread's words. */
 CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page_bits *chosen,

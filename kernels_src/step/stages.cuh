@@ -613,10 +613,10 @@ constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
                                   max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
 
 /* logits of the rows; winners[row, block] = the best of the block's tiles. */
-CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at, workspace &work,
-                             int first, int step) {
+CAIRN_INLINE void stage_head(const step_params &p, row_window rows, const uint8_t *hidden,
+                             const uint8_t *squares, workspace &work, int first, int step) {
     constexpr int PARTS = STREAMED ? WARPS : WARPS / 4; /* warps with a column's outputs */
-    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    norm_input input(p, hidden, squares, rows);
     head_output out{p, rows.first - p.input[STEP_LOGIT_FIRST], rows.count, 0, 0, 0, 0};
     if (!STREAMED && first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
     stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false, false>(

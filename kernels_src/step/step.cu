@@ -1,5 +1,5 @@
 /* One decoder forward of up to eight rows as one kernel. See step/stages.cuh for the stages,
- * step/attend.cuh for attention, step/step.cuh for constants and packed weights.
+ * step/attend.cuh for attention, step/product.cuh for packed weights, step/step.cuh for constants.
  *
  *   y = W x by mma m16n8k16, f16 x f16 -> f32; residual stream, norms, softmax and sums f32.
  *
@@ -251,5 +251,6 @@ CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
     if constexpr (NARROW == 0) run_layers<true, true>(p, epoch, rows, work);
     else if (block_id() < NARROW) run_layers<true, false>(p, epoch, rows, work);
     else run_layers<false, true>(p, epoch, rows, work);
-    stage_head(p, OWN_ROWS ? logits_of(p, 0) : rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
+    const uint8_t *last = region(p, epoch, LAYERS);
+    stage_head(p, OWN_ROWS ? logits_of(p, 0) : rows, last + HIDDEN_AT, last + SQUARES_AT, work, block_id(), BLOCKS);
 }

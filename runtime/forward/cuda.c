@@ -55,7 +55,7 @@ typedef enum step_kernel {
     PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_PROJECT, PROMPT_K_DOWN, PROMPT_K_LAST,
     PROMPT_K_CONV_OUT, PROMPT_K_EXPERT_DOWN,
     PROMPT_K_QKV, PROMPT_K_CONV_IN, PROMPT_K_EXPERT_UP, PROMPT_K_GATE_UP,
-    PROMPT_K_ATTEND, PROMPT_K_HEAD, PROMPT_K_HEADS, PROMPT_K_ADD,
+    PROMPT_K_ATTEND, PROMPT_K_HEADS, PROMPT_K_ADD,
     PROMPT_K_CONV, PROMPT_K_ROUTE, PROMPT_K_PLACES, PROMPT_K_GATHER, PROMPT_K_COMBINE,
     PROMPT_K_SPAN, PROMPT_K_MERGE,
     STEP_KERNELS
@@ -244,11 +244,12 @@ typedef struct forward_cuda_state {
     jit_kernel alone_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* the products of steps of one row */
     bool alone_built[STEP_FORMATS];
     bool alone; /* the step that is launched has one row */
-    jit_kernel large_kernels[STEP_FORMATS][STEP_KERNELS]; /* a prompt's products by large_block */
+    /* A prompt's products by large_block, by few_blocks; until they are there those by prompt_block serve. */
+    jit_kernel large_kernels[STEP_FORMATS][STEP_KERNELS], few_kernels[STEP_FORMATS][STEP_KERNELS];
     bool large_built[STEP_FORMATS];
-    jit_kernel few_kernels[STEP_FORMATS][STEP_KERNELS]; /* by few_blocks; until they are there others serve */
     step_flow_state later_state; /* of these, and of prompt_span and prompt_merge */
     bool later;   /* the prompt that is under way may run by them */
+    bool select_built; /* step_select, step_attend_pages */
     step_form form; /* of the product of a prompt, or of a step's many rows, that is launched */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */

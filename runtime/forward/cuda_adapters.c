@@ -21,7 +21,7 @@ static int64_t cuda_adapted_products(int64_t products) {
 /* A request's constants are its model's, with the adapters and, `products`, without other kernels. */
 static jit_request cuda_adapted_request(const forward_cuda_state *f, const char *source, int set,
                                         bool prompt, bool products, jit_constant *constants) {
-    jit_request request = {source, constants, 0, false};
+    jit_request request = {source, constants, 0, JIT_AWAITED};
     request.constant_count = cuda_constants(f, set, prompt ? f->max_rows : STEP_STAGE_ROWS,
                                             prompt ? 0 : f->stage_parts, 0, constants);
     cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_ADAPTERS;

@@ -220,7 +220,7 @@ static cairn_status cuda_attend_formed(forward_cuda_state *f, const cuda_form *f
 static cairn_status cuda_form_kernel(forward_cuda_state *f, const char *source, const char *entry,
                                      bool prompt, int extras, int shared, jit_kernel *out) {
     jit_constant constants[STEP_CONSTANTS];
-    jit_request request = {source, constants, 0, false};
+    jit_request request = {source, constants, 0, JIT_AWAITED};
     jit_program *program;
     cairn_status status;
     request.constant_count = cuda_constants(f, 0, prompt ? f->max_rows : STEP_STAGE_ROWS,

@@ -14,7 +14,7 @@ static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_cons
                                          : "step/prompt_spans.cu";
     out->constants = constants;
     out->constant_count = cuda_constants(f, 0, f->max_rows, 0, 0, constants);
-    out->later = true;
+    out->turn = JIT_LATER;
     cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_JOINED;
     cuda_constant(constants, "PRODUCTS")->value = 1 << STEP_P_OTHER;
     return which != JOINED_SPANS || cuda_attends_many(f);

@@ -137,7 +137,7 @@ static const char *const step_kernel_names[] = {
     "step_places", "step_gather", "step_combine", "prompt_embed", "prompt_norm",
     "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
     "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
-    "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
+    "prompt_attend", "step_heads", "step_add", "step_conv", "step_route",
     "step_places", "step_gather", "step_combine", "prompt_span", "prompt_merge"};
 
 /* A program of a model: the kernels [first, first + count) whose products are among `products`. */
@@ -147,6 +147,7 @@ typedef struct step_program {
     unsigned products;
     int extras; /* only for models with one of these */
     step_form form;
+    jit_turn turn;
 } step_program;
 
 /* Those of its kernels that a program of `set` holds, once it is built. */
@@ -170,7 +171,7 @@ static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program,
 
 static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
                                      jit_constant *constants) {
-    jit_request request = {"step/step.cu", constants, 0, true};
+    jit_request request = {"step/step.cu", constants, 0, JIT_LATER};
     request.constant_count = cuda_constants(f, 0, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
                                             f->blocks, constants);
     cuda_constant(constants, "SPARSE")->value = kernel == STEP_K_SPARSE_FLOW;
@@ -193,34 +194,35 @@ enum { /* whose weights a program reads */
 /* The programs without which no forward can be: those that take longest to compile first, which read
  * one after the other (jit/compile.c), and what weights wait for among the first. Each is as small as
  * its kernels allow, for the longest says how long a first start takes. Each set of formats has those
- * with products of its own. */
+ * with products of its own. A start does not wait for those in whose place others serve until they are there, nor for
+ * selection, for which the first step behind some thousand tokens does (cuda_need_selection). */
 static const step_program step_programs[] = {
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
-    {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL},
-    {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_REST_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL},
-    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0, STEP_FORM_ALL},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_OUT_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_ALL},
-    {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_FEW},
-    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_FEW},
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW},
-    {"step/prompt_spans.cu", PROMPT_K_SPAN, 2, 0, 0, STEP_FORM_ALL},
-    {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
-    {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0, STEP_FORM_ALL},
-    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL},
-    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL},
-    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV, STEP_FORM_ALL},
-    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV, STEP_FORM_ALL},
-    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, STEP_FORM_ALL},
-    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, STEP_FORM_ALL},
-    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0, STEP_FORM_ALL}};
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"dense/pack.cu", 0, 0, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_FIRST_PRODUCTS, 0, STEP_FORM_LARGE, JIT_LATER},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_LARGE, JIT_LATER},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_REST_PRODUCTS, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/layer.cu", STEP_K_EMBED, 9, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_OUT_PRODUCTS, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/layer.cu", STEP_K_QKV, 8, STEP_ALL_PRODUCTS, 0, STEP_FORM_ALONE, JIT_AWAITED},
+    {"step/select.cu", STEP_K_SELECT, 1, 0, 0, STEP_FORM_ALL, JIT_BESIDE},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0, STEP_FORM_ALL, JIT_BESIDE},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_FEW, JIT_LATER},
+    {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_FEW, JIT_LATER},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW, JIT_LATER},
+    {"step/prompt_spans.cu", PROMPT_K_SPAN, 2, 0, 0, STEP_FORM_ALL, JIT_LATER},
+    {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/bounds.cu", STEP_K_BOUNDS, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
+    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED}};
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
@@ -235,7 +237,7 @@ typedef struct step_texts {
 } step_texts;
 
 static jit_request cuda_pack_request(const forward_cuda_state *f, jit_constant *constant) {
-    const jit_request request = {"dense/pack.cu", constant, 1, false};
+    const jit_request request = {"dense/pack.cu", constant, 1, JIT_AWAITED};
     *constant = (jit_constant){"STREAMED", f->streamed};
     return request;
 }
@@ -285,14 +287,14 @@ static jit_constant *cuda_few_constants(const forward_cuda_state *f, int set, un
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
     const int small = p->products != STEP_UP_PRODUCTS;
-    jit_request request = {p->source, t->stage[set], 0, false};
+    jit_request request = {p->source, t->stage[set], 0, p->turn};
     if (p->products ? !(p->products & cuda_products_of(f, set)) : set) return;
     if (p->extras && !(p->extras & f->extras)) return;
     if (p->form == STEP_FORM_ALONE && !cuda_has_alone(f, set)) return;
     if (p->form == STEP_FORM_LARGE && !f->large_block.tokens) return;
     if (p->form == STEP_FORM_FEW && !f->few_blocks->tokens) return;
     if (p->first == PROMPT_K_SPAN && !cuda_attends_many(f)) return;
-    if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
+    if (f->latents.heads && p->first >= STEP_K_BOUNDS && p->first <= STEP_K_ATTEND_PAGES)
         return; /* no pages are chosen */
     request.constant_count = cuda_stage_constants(f, set, t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
@@ -304,7 +306,6 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
         request.constants = cuda_block_constants(f, set, &f->large_block, t->large[set]);
     if (p->form == STEP_FORM_FEW)
         request.constants = cuda_few_constants(f, set, p->products, small, t->few[t->few_count++]);
-    request.later = p->form == STEP_FORM_FEW || p->first == PROMPT_K_SPAN;
     if (p->first == STEP_K_FINISH) request.constant_count = 0;
     if (!p->count) request = cuda_pack_request(f, &t->pack);
     t->which[t->count] = set * STEP_PROGRAMS + program;
@@ -346,13 +347,13 @@ static cairn_status cuda_end_build(forward_cuda_state *f) {
     cairn_status status = jit_wait(f->dev->jit);
     cuda_requests(f, &texts);
     for (int i = 0; i < texts.count && !status; i++)
-        if (!texts.requests[i].later && !(status = jit_get(f->dev->jit, &texts.requests[i], &program)))
+        if (texts.requests[i].turn == JIT_AWAITED && !(status = jit_get(f->dev->jit, &texts.requests[i], &program)))
             status = cuda_take(f, program, texts.which[i]);
     return status || !f->latents.heads ? status : cuda_end_latents(f);
 }
 
 static cairn_status cuda_flow_functions(forward_cuda_state *f, jit_program *program, int kernel) {
-    const step_program p = {NULL, kernel, 1, 0, 0, STEP_FORM_ALL};
+    const step_program p = {NULL, kernel, 1, 0, 0, STEP_FORM_ALL, JIT_LATER};
     return cuda_functions(f, program, &p, 0);
 }
 
@@ -423,7 +424,7 @@ static cairn_status cuda_get_extra(forward_cuda_state *f, const cuda_extra *x, s
  * NULL. */
 static bool cuda_wants_stage(const forward_cuda_state *f, const char *source, const char *on, int set,
                              jit_constant *constants, jit_request *out) {
-    *out = (jit_request){source, constants, cuda_stage_constants(f, set, constants), true};
+    *out = (jit_request){source, constants, cuda_stage_constants(f, set, constants), JIT_LATER};
     if (on) cuda_constant(constants, on)->value = 1;
     return true;
 }
@@ -476,18 +477,30 @@ static bool cuda_wants_later(const forward_cuda_state *f, int which, jit_constan
     step_texts texts;
     texts.count = texts.apart_count = texts.few_count = 0;
     cuda_request(f, &texts, which / STEP_PROGRAMS, which % STEP_PROGRAMS);
-    if (!texts.count || !texts.requests->later) return false;
+    if (!texts.count || texts.requests->turn == JIT_AWAITED) return false;
     *out = *texts.requests;
     memcpy(constants, out->constants, (size_t)out->constant_count * sizeof *constants);
     return out->constants = constants, true;
 }
 
+static bool cuda_wants_selection(const forward_cuda_state *f, int which, jit_constant *constants, jit_request *out) {
+    return step_programs[which].turn == JIT_BESIDE && cuda_wants_later(f, which, constants, out);
+}
+
 /* Whether all of that is there by now. [waits: blocks until it is] */
 static bool cuda_has_later(forward_cuda_state *f, bool waits) {
     static const cuda_extra later = {cuda_wants_later, cuda_take, 0, STEP_REQUESTS,
-                                     "prompts of few rows go on by slower kernels", false};
+                                     "prompts go on by slower kernels", false};
     bool asked = true;
     return !cuda_get_extra(f, &later, &f->later_state, &asked, waits);
+}
+
+/* Before rows choose pages by the step's own kernels. [blocks: until these are compiled] */
+static cairn_status cuda_need_selection(forward_cuda_state *f) {
+    static const cuda_extra all = {cuda_wants_selection, cuda_take, 0, STEP_PROGRAMS, NULL, false};
+    const cairn_status status = f->select_built ? CAIRN_OK : cuda_call_extra(f, &all, EXTRA_WAIT);
+    f->select_built = !status;
+    return status;
 }
 
 static bool cuda_wants_flow(const forward_cuda_state *f, int kernel, jit_constant *constants, jit_request *out) {

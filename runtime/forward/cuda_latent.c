@@ -434,7 +434,7 @@ static cairn_status cuda_run_latents(forward_cuda_state *f, const step_lane *lan
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 static jit_request cuda_latent_request(const forward_cuda_state *f, jit_constant *constants) {
-    jit_request request = {"step/latent.cu", constants, 0, false};
+    jit_request request = {"step/latent.cu", constants, 0, JIT_AWAITED};
     request.constant_count = cuda_stage_constants(f, 0, constants);
     return request;
 }

@@ -59,11 +59,11 @@ static cairn_status cuda_tell(forward_cuda_state *f, const step_lane *lane) {
 
 /* The logits of so many rows, and the best tokens of these. Where weights stream, two blocks a multiprocessor of all
  * windows together (as cuda_blocks). */
-static cairn_status cuda_launch_head(forward_cuda_state *f, const step_lane *lane, step_kernel kernel, int rows) {
+static cairn_status cuda_launch_head(forward_cuda_state *f, const step_lane *lane, int rows) {
     const int windows = (rows + 7) / 8;
     const int blocks = f->streamed ? cuda_window_blocks(2 * f->blocks, windows, 1) : f->blocks;
     const cairn_status status =
-        cuda_launch(f, lane, kernel, blocks, windows, f->warps * 32, f->product_bytes, 0, 0);
+        cuda_launch(f, lane, STEP_K_HEAD, blocks, windows, f->warps * 32, f->product_bytes, 0, 0);
     return status ? status : cuda_finish(f, lane, rows, blocks, false);
 }
 

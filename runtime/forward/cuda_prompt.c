@@ -190,5 +190,5 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     f->flight.launched = true;
     if (!wanted) return CAIRN_OK;
     status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
-    return status ? status : cuda_launch_head(f, lane, PROMPT_K_HEAD, wanted);
+    return status ? status : cuda_launch_head(f, lane, wanted);
 }

@@ -269,7 +269,7 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);
     if (!status) status = cuda_keep_hidden(f, rows);
-    return status || !wanted ? status : cuda_launch_head(f, &f->stage, STEP_K_HEAD, wanted);
+    return status || !wanted ? status : cuda_launch_head(f, &f->stage, wanted);
 }
 
 /* Graphs of rows without and with adapters, of those among which some draft; of a row alone by each of the ways that
@@ -332,8 +332,8 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
     step_attention a = {part->rule, &part->form, part->watched, 0, 0, 0};
-    cairn_status status = cuda_upload_rows(f, &f->stage, part);
-    if (status) return status;
+    cairn_status status = part->rule && !part->form.rule ? cuda_need_selection(f) : CAIRN_OK;
+    if (status || (status = cuda_upload_rows(f, &f->stage, part))) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
     f->joint = part->rule && !part->form.rule && part->rows == 1 && cuda_has_joint(f);
     f->chain = cuda_choose_chain(f, part->rule);

@@ -137,7 +137,7 @@ static const jit_program *jit_next_front(const jit *j, int *count) {
     *count = 0;
     for (p = j->programs; p; p = p->next) {
         *count += p->waits;
-        if (p->waits && (!next || p->wanted || !next->wanted)) next = p;
+        if (p->waits && (!next || jit_rank(p) >= jit_rank(next))) next = p;
     }
     return next;
 }
@@ -379,8 +379,12 @@ static cairn_status jit_compile_once(jit *j, base *b, jit_program *p, const char
 static cairn_status jit_compile(jit *j, base *b, jit_program *p, const base_text *source,
                                 base_text *code, bool *ptx) {
     char option[64];
-    cairn_status status = jit_need_nvrtc(j, b);
+    cairn_status status;
     int64_t start;
+    os_mutex_lock(&j->lock);
+    p->waits = true; /* for a front end; before NVRTC is open: who hears of that first does not matter then */
+    os_mutex_unlock(&j->lock);
+    status = jit_need_nvrtc(j, b);
     if (!status) status = jit_choose_arch(j, b, option, sizeof option, ptx);
     if (status) return status;
     start = os_now_us();
@@ -388,9 +392,9 @@ static cairn_status jit_compile(jit *j, base *b, jit_program *p, const base_text
     fesetenv(FE_DFL_ENV);
     status = jit_compile_once(j, b, p, source->data, option, *ptx, code);
     if (status && status != CAIRN_CANCELLED && !p->lasting) {
-        os_mutex_lock(&j->nvrtc_lock);
+        os_mutex_lock(&j->load_lock);
         status = jit_compile_once(j, b, p, source->data, option, *ptx, code);
-        os_mutex_unlock(&j->nvrtc_lock);
+        os_mutex_unlock(&j->load_lock);
     }
     p->compile_us += os_now_us() - start;
     return status;

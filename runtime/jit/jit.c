@@ -50,8 +50,11 @@ struct jit {
     int header_count;
     int64_t nvrtc_open_us;
 
-    os_mutex load_lock;    /* one module load at a time */
+    os_mutex load_lock;    /* one module load, or second attempt to compile, at a time */
 };
+
+/* Who of those that wait comes first: the oldest of the highest rank. */
+static int jit_rank(const jit_program *p) { return 2 * p->wanted + p->beside; }
 
 /* ---- source text ----------------------------------------------------------------------------- */
 

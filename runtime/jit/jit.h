@@ -13,12 +13,16 @@
 
 typedef struct jit_constant { const char *name; int64_t value; } jit_constant;
 
+/* When a program is begun: at once; when all such are done; behind those that are begun at once, as threads become
+ * free. No one waits for the last two: see jit_try. */
+typedef enum jit_turn { JIT_AWAITED, JIT_LATER, JIT_BESIDE } jit_turn;
+
 /* `constants` become `#define CAIRN_<name> <value>` before the template, sorted by name. */
 typedef struct jit_request {
     const char *source; /* "topk.cu", of kernels_src/ */
     const jit_constant *constants;
     int constant_count;
-    bool later;         /* begun when all others are done, and no one waits for it: see jit_try */
+    jit_turn turn;
 } jit_request;
 
 typedef struct jit_options {
@@ -50,6 +54,7 @@ typedef struct jit_program {
     char name[48];    /* "topk.cu" */
     jit_state state;
     bool wanted;      /* by the last batch, which waits for it */
+    bool beside;      /* begun beside those */
     bool lasting;     /* failed by its own fault: not tried again */
     bool again;       /* requested while it ran, after who had asked before left it */
     bool left;        /* given up by all who requested it */
@@ -65,7 +70,7 @@ typedef struct jit_program {
 typedef struct jit_kernel {
     CUfunction function;
     int registers, local_bytes; /* a thread; local bytes are spills and local arrays */
-    int static_shared_bytes, shared_bytes, max_threads;
+    int static_shared_bytes, shared_bytes;
 } jit_kernel;
 
 /* Opens no NVRTC. The driver, the cache and the kernel files stay valid until jit_close; without a

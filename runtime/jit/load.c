@@ -157,7 +157,6 @@ static CUresult jit_describe(const driver_calls *d, jit_kernel *k) {
     CUfunction f = k->function;
     CUresult r = d->cuFuncGetAttribute(&k->registers, CU_FUNC_ATTRIBUTE_NUM_REGS, f);
     if (!r) r = d->cuFuncGetAttribute(&k->local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, f);
-    if (!r) r = d->cuFuncGetAttribute(&k->max_threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f);
     if (!r) r = d->cuFuncGetAttribute(&k->static_shared_bytes,
                                       CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
     return r;

@@ -118,7 +118,7 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
         if (status) break;
         os_mutex_lock(&j->lock);
         if (!j->busy && !j->queued) memcpy(j->current, p->name, sizeof j->current);
-        jit_enqueue(j, p, requests[i].later);
+        jit_enqueue(j, p, requests[i].turn);
         os_mutex_unlock(&j->lock);
     }
     jit_join(j, false);
@@ -222,7 +222,7 @@ static cairn_status jit_get(jit *j, const jit_request *request, jit_program **ou
     jit_request now = *request;
     jit_program *p = NULL;
     cairn_status status = jit_program_of(j, request, &p);
-    now.later = false;
+    now.turn = JIT_AWAITED;
     if (!status && jit_state_of(j, p) != JIT_READY && !(status = jit_begin(j, &now, 1))) {
         jit_wait_for(j, p);
         status = jit_look(j, p);

@@ -8,17 +8,17 @@ static os_atomic jit_exiting, jit_exit_registered;
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* Under the lock: the next queued program, or NULL. Programs are listed newest first, asked-for
- * order is oldest first; what someone waits for comes before the rest, which begin when all of it is
- * done: beside others each compile takes up to twice its time. */
+ * order is oldest first; what someone waits for comes before what is begun beside it, and the rest begin when
+ * all of the first is done: beside others each compile takes up to twice its time. */
 static jit_program *jit_take(jit *j) {
     jit_program *p, *oldest = NULL;
     bool waits = false;
     if (os_atomic_load(&j->cancel)) return NULL;
     for (p = j->programs; p; p = p->next) {
         waits = waits || (p->wanted && p->state == JIT_RUNNING);
-        if (p->state == JIT_QUEUED && (!oldest || p->wanted || !oldest->wanted)) oldest = p;
+        if (p->state == JIT_QUEUED && (!oldest || jit_rank(p) >= jit_rank(oldest))) oldest = p;
     }
-    if (!oldest || (waits && !oldest->wanted)) return NULL;
+    if (!oldest || (waits && !jit_rank(oldest))) return NULL;
     oldest->state = JIT_RUNNING;
     j->queued--;
     j->busy++;
@@ -32,7 +32,7 @@ static void jit_finish(jit *j, const base *b, jit_program *p, cairn_status statu
     const bool again = status && p->again && !p->lasting && !os_atomic_load(&j->cancel);
     p->status = again ? CAIRN_OK : status;
     p->state = again ? JIT_QUEUED : status ? JIT_FAILED : JIT_READY;
-    p->again = false;
+    p->again = p->waits = false;
     if (status) memcpy(p->error, b->error, sizeof p->error);
     if (again) j->queued++;
     j->busy--;
@@ -170,9 +170,10 @@ static cairn_status jit_program_of(jit *j, const jit_request *request, jit_progr
 
 /* Under the lock. A program that failed by its own fault keeps its failure. One that runs is asked for once more
  * where who asked before has left it; who still waits for it may ask as often as they look. */
-static void jit_enqueue(jit *j, jit_program *p, bool later) {
+static void jit_enqueue(jit *j, jit_program *p, jit_turn turn) {
     p->again = p->state == JIT_RUNNING && (p->again || p->left || !p->wanted);
-    p->wanted = p->wanted || !later;
+    p->wanted = p->wanted || turn == JIT_AWAITED;
+    p->beside = p->beside || turn == JIT_BESIDE;
     p->left = false;
     if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
     p->state = JIT_QUEUED;

@@ -388,7 +388,7 @@ static void test_front_faults(void) {
 /* A request for later is compiled, but no one waits for it. */
 static void test_later(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8};
-    jit_request slow = {"good.cu", &seven, 1, true}, now = {"good.cu", &eight, 1, false};
+    jit_request slow = {"good.cu", &seven, 1, JIT_LATER}, now = {"good.cu", &eight, 1, JIT_AWAITED};
     jit_program *p = NULL, *q = NULL;
     fake_install();
     bench_open(CACHE_OFF);
@@ -410,11 +410,37 @@ static void test_later(void) {
     tap_ok(fake.live == 0, "closed while one is under way, nothing is left (%d)", fake.live);
 }
 
+/* What is begun beside what someone waits for does not rest, and no one waits for it. */
+static void test_beside(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9};
+    const jit_request all[] = {{"good.cu", &seven, 1, JIT_LATER}, {"good.cu", &eight, 1, JIT_BESIDE},
+                               {"good.cu", &nine, 1, JIT_AWAITED}};
+    jit_progress progress;
+    jit_program *p = NULL;
+    fake_install();
+    bench_open(CACHE_OFF);
+    bench.j->options.threads = 12;
+    fake.compile_us = 20000000;
+    jit_begin(bench.j, all, 3);
+    for (int i = 0; i < 5000 && fake.compiles < 2; i++) os_sleep_us(1000);
+    os_sleep_us(20000);
+    tap_ok(fake.compiles == 2 && jit_state_of(bench.j, bench.j->programs) == JIT_RUNNING &&
+           jit_state_of(bench.j, bench.j->programs->next) == JIT_RUNNING &&
+           jit_poll(bench.j, &progress) == CAIRN_BUSY && progress.total == 1,
+           "beside: begun with what is waited for, and not counted (%d of %d)", (int)fake.compiles, progress.total);
+    os_atomic_store(&fake.let_go, 1);
+    tap_ok(!jit_wait(bench.j) && !jit_get(bench.j, &all[1], &p) && p && !jit_get(bench.j, &all[0], &p) &&
+           fake.compiles == 3, "each is compiled once");
+    os_atomic_store(&fake.let_go, 0);
+    bench_close();
+    tap_ok(fake.live == 0, "and nothing is left (%d)", fake.live);
+}
+
 /* Whoever waits has all threads' processors; then those rest no longer. */
 static void test_later_rests(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9};
-    const jit_request both[] = {{"good.cu", &seven, 1, true}, {"good.cu", &eight, 1, false}};
-    const jit_request third = {"good.cu", &nine, 1, false};
+    const jit_request both[] = {{"good.cu", &seven, 1, JIT_LATER}, {"good.cu", &eight, 1, JIT_AWAITED}};
+    const jit_request third = {"good.cu", &nine, 1, JIT_AWAITED};
     jit_program *p = NULL;
     fake_install();
     bench_open(CACHE_OFF);
@@ -432,8 +458,8 @@ static void test_later_rests(void) {
     for (int i = 0; i < 5000 && jit_try(bench.j, both, &p) == CAIRN_BUSY; i++) os_sleep_us(1000);
     tap_ok(p && fake.compiles == 3, "and it is compiled when they are done");
     os_atomic_store(&fake.let_go, 0);
-    jit_begin(bench.j, &(jit_request){"good.cu", NULL, 0, true}, 1);
-    jit_begin(bench.j, &(jit_request){"bad.cu", &nine, 1, false}, 1);
+    jit_begin(bench.j, &(jit_request){"good.cu", NULL, 0, JIT_LATER}, 1);
+    jit_begin(bench.j, &(jit_request){"bad.cu", &nine, 1, JIT_AWAITED}, 1);
     os_sleep_us(20000);
     bench_close();
     tap_ok(fake.live == 0, "closed while one rests, nothing is left (%d)", fake.live);
@@ -442,8 +468,8 @@ static void test_later_rests(void) {
 /* What failed for one who gave up is no failure of who comes while others are under way. */
 static void test_given_up(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8};
-    const jit_request slow = {"good.cu", &seven, 1, false}, bad = {"bad.cu", &seven, 1, false};
-    const jit_request now = {"good.cu", &eight, 1, false};
+    const jit_request slow = {"good.cu", &seven, 1, JIT_AWAITED}, bad = {"bad.cu", &seven, 1, JIT_AWAITED};
+    const jit_request now = {"good.cu", &eight, 1, JIT_AWAITED};
     jit_program *p = NULL;
     fake_install();
     bench_open(CACHE_OFF);
@@ -482,9 +508,9 @@ static cairn_status end_failing(const jit_request *request) {
 /* Who asks once more has a compile of his own, however far the one was that another gave up. */
 static void test_asked_anew(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8}, nine = {"N", 9}, ten = {"N", 10};
-    const jit_request first = {"good.cu", &seven, 1, false}, second = {"good.cu", &eight, 1, false};
-    const jit_request third = {"good.cu", &nine, 1, false}, bad = {"bad.cu", &seven, 1, false};
-    const jit_request fourth = {"good.cu", &ten, 1, false};
+    const jit_request first = {"good.cu", &seven, 1, JIT_AWAITED}, second = {"good.cu", &eight, 1, JIT_AWAITED};
+    const jit_request third = {"good.cu", &nine, 1, JIT_AWAITED}, bad = {"bad.cu", &seven, 1, JIT_AWAITED};
+    const jit_request fourth = {"good.cu", &ten, 1, JIT_AWAITED};
     jit_program *p = NULL;
     int before;
     fake_install();
@@ -644,6 +670,7 @@ int main(void) {
     test_fronts();
     test_front_faults();
     test_later();
+    test_beside();
     test_later_rests();
     test_given_up();
     test_asked_anew();

@@ -38,6 +38,7 @@
 namespace step {
 #include "step/attend.cu"
 #include "step/attend_pages.cu"
+#include "step/bounds.cu"
 #include "step/select.cu"
 #include "step/attend_row.cu"
 #include "step/attend_relay.cu"
@@ -67,6 +68,7 @@ CAIRN_KERNEL(choose, 256, 1, choice_params) {
     for (int i = thread_id(); i < p.own / 32 + 1; i += 256) p.bits[i] = s.bits[i];
 }
 } // namespace step
+#undef CAIRN_ATTENTION_SHAPE_CUH
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_ATTENTION_RUNS_CUH
 #undef CAIRN_ATTENTION_CLUSTER_CUH
@@ -76,6 +78,7 @@ CAIRN_KERNEL(choose, 256, 1, choice_params) {
 namespace op {
 #include "attention/attention.cu"
 } // namespace op
+#undef CAIRN_ATTENTION_SHAPE_CUH
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_ATTENTION_RUNS_CUH
 #undef CAIRN_ATTENTION_CLUSTER_CUH
