@@ -530,8 +530,10 @@ typedef struct cairn_session cairn_session;
  * copy. With memory.map = "file" the CPU reads the file itself, through a map that processes share: then it must
  * stand as it is until cairn_model_free, since a system ends a process that reads what was cut off. A file cut short
  * while the call reads it is a FILE_ERROR.
- * It returns once the model can speak. Kernels that are not in the cache and only make steps faster go on compiling
- * in the background; until they are there steps are a third slower, with the same bits. */
+ * It returns once the model can speak. Kernels that are not in the cache and only make steps and prompts faster go on
+ * compiling in the background; until they are there steps are a third slower, with the same bits. Those that choose
+ * pages do, too: the first step that has more pages than it may read waits for them, and fails as a load would where
+ * they cannot be had. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
 
 /* A model file that lies in memory or that the host reads, from an archive of its own. Zeroed, then
