@@ -34,8 +34,8 @@
 CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {
     workspace work{nullptr, (float *)shared_base(), 0};
     row_window rows = logits_of(p, block_id_y());
-    const uint8_t *hidden = p.exchange + (int64_t)p.capacity * HIDDEN * 4; /* behind the residual stream */
-    const uint8_t *squares = hidden + (int64_t)p.capacity * HIDDEN * 2;
+    const uint8_t *at = p.exchange + residual_bytes(p.capacity);
+    const uint8_t *hidden = at + HIDDEN_AT, *squares = at + squares_at(p.capacity);
     if (rows.count > 0) stage_head(p, rows, hidden, squares, work, block_id(), grid_blocks());
     else start_input();
 }

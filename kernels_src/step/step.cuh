@@ -82,10 +82,12 @@ constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 constexpr uint32_t EMPTY = 0xffffffffu;
 
 constexpr int SLOTS = FLOW ? STEP_FLOW_SLOTS : ROWS, SQUARES = HIDDEN / 16;
-constexpr int64_t RESIDUAL_BYTES = (int64_t)ROWS * HIDDEN * 4; /* [row, hidden] f32, before all */
+CAIRN_INLINE constexpr int64_t residual_bytes(int64_t rows) { return rows * HIDDEN * 4; }
+constexpr int64_t RESIDUAL_BYTES = residual_bytes(ROWS);       /* [row, hidden] f32, before all */
 
 constexpr int64_t HIDDEN_AT = 0;                                        /* [slot, hidden] f16 */
-constexpr int64_t SQUARES_AT = HIDDEN_AT + SLOTS * HIDDEN * 2;          /* [slot, SQUARES] f32 */
+CAIRN_INLINE constexpr int64_t squares_at(int64_t slots) { return HIDDEN_AT + slots * HIDDEN * 2; }
+constexpr int64_t SQUARES_AT = squares_at(SLOTS);                       /* [slot, SQUARES] f32 */
 constexpr int64_t MIDDLE_AT = SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128);
                                                                 /* the same, after attention */
 constexpr int64_t MIDDLE_SQUARES_AT = MIDDLE_AT + SLOTS * HIDDEN * 2;

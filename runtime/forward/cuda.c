@@ -249,7 +249,6 @@ typedef struct forward_cuda_state {
     bool large_built[STEP_FORMATS];
     step_flow_state later_state; /* of these, and of prompt_span and prompt_merge */
     bool later;   /* the prompt that is under way may run by them */
-    bool select_built; /* step_select, step_attend_pages */
     step_form form; /* of the product of a prompt, or of a step's many rows, that is launched */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */

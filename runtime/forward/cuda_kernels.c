@@ -498,9 +498,8 @@ static bool cuda_has_later(forward_cuda_state *f, bool waits) {
 /* Before rows choose pages by the step's own kernels. [blocks: until these are compiled] */
 static cairn_status cuda_need_selection(forward_cuda_state *f) {
     static const cuda_extra all = {cuda_wants_selection, cuda_take, 0, STEP_PROGRAMS, NULL, false};
-    const cairn_status status = f->select_built ? CAIRN_OK : cuda_call_extra(f, &all, EXTRA_WAIT);
-    f->select_built = !status;
-    return status;
+    const bool built = f->kernels[STEP_K_SELECT].function && f->kernels[STEP_K_ATTEND_PAGES].function;
+    return built ? CAIRN_OK : cuda_call_extra(f, &all, EXTRA_WAIT);
 }
 
 static bool cuda_wants_flow(const forward_cuda_state *f, int kernel, jit_constant *constants, jit_request *out) {
