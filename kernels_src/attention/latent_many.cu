@@ -26,6 +26,8 @@
 #include "attention/parts.cuh"
 
 #if CAIRN_WGMMA
+#include "device/wgmma.cuh"
+
 constexpr int HEADS = LATENT_WIDE_HEADS, KEYS = LATENT_WIDE_KEYS, MANY_THREADS = 384, USERS = 256;
 constexpr int SLABS = LATENT_KEYS / 64, SLAB = KEYS * 128; /* of 64 values, as wgmma reads them */
 constexpr int TILE_BYTES = SLABS * SLAB, HEADER = 4096;

@@ -48,7 +48,7 @@ template <bool first, class A, class B> using pick = typename pick_type<first, A
 template <class T> CAIRN_INLINE constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
 template <class T> CAIRN_INLINE constexpr T round_up(T a, T b) { return ceil_div(a, b) * b; }
 
-/* Of a swizzled matrix for wgmma (mma.cuh): where piece `piece` of 16 bytes of a row lies, in slabs of so many rows. */
+/* Of a swizzled matrix (device/wgmma.cuh): where piece `piece` of 16 bytes of a row lies, in slabs of so many rows. */
 CAIRN_INLINE uint32_t swizzled_at(int row, int piece, int rows = 0) {
     return (uint32_t)(piece / 8 * rows * 128 + row * 128 + (piece % 8 ^ row % 8) * 16);
 }

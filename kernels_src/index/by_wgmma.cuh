@@ -3,6 +3,8 @@
 #ifndef CAIRN_INDEX_BY_WGMMA_CUH
 #define CAIRN_INDEX_BY_WGMMA_CUH
 
+#include "device/wgmma.cuh"
+
 /* Tiles on their way while one is used: the other place is free once all warps are through. */
 constexpr int AHEAD = STAGES - 1;
 constexpr int ROWS_AT_ONCE = 2, COLUMNS = CAIRN_COLUMNS;

@@ -21,6 +21,7 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=768
  * matrix: + CAIRN_PRODUCTS=432 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
  * matrix: + CAIRN_USED=4 */
+#include "step/stages.cuh"
 #include "step/families.cuh"
 
 /* 1 / (rms scale) of a row of the residual stream, from its sums of squares; every lane has it. */

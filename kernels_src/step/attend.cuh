@@ -311,7 +311,7 @@ CAIRN_INLINE void attend_chain(const step_params &p, step_cache cache, unsigned 
  * memory may be written again after the next block_sync. Returns the item's place, which waits in shared memory so
  * that the registers are the keys' own. send(place, run, totals, parts, step): what the warps left of a run, as
  * merge_warps takes it. */
-template <int TILES = 2, class Send>
+template <int TILES, class Send>
 CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item, step_cache cache,
                                           uint8_t *layer, unsigned char *memory, Send send) {
     static_assert(sizeof(attend_place) <= ATTEND_BYTES - WORDS_AT, "attend: its place");
@@ -370,16 +370,6 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
     const attend_place place = *(const attend_place *)(memory + WORDS_AT);
     send(place, place.run, (const f32x2 *)(memory + TOTALS_AT), memory, 2 * KEYS_BYTES);
     return place;
-}
-
-/* The same, handed on through memory. */
-CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item, step_cache cache,
-                                          uint8_t *layer, unsigned char *memory) {
-    return attend_item_run(
-        p, item, cache, layer, memory,
-        [&](const attend_place &at, int run, const f32x2 *totals, const unsigned char *parts, int step) {
-            send_parts(p, at.first, at.share, run, layer, totals, parts, step, at.rows * share_heads(at.share));
-        });
 }
 
 #endif

@@ -18,6 +18,7 @@
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=38 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=257
  * matrix: + CAIRN_EXPERTS=128 CAIRN_USED=8 */
+#include "step/stages.cuh"
 #include "step/families.cuh"
 
 /* 1 / rms of a row of the residual stream, for all threads of a block. */

@@ -1,5 +1,5 @@
-/* What the kernels of families beyond plain llama share: where their values lie in the exchange, what
- * goes into their products and what becomes of it, and the hand-over after a summand.
+/* What the kernels of families beyond plain llama share: where their values lie in the exchange, and the hand-over after
+ * a summand.
  *
  * Experts: a slot is a row with one of its experts; the slots of an expert follow each other, and
  * windows of up to expert_rows of them are what a block of a product serves, so that an expert's
@@ -7,7 +7,7 @@
 #ifndef CAIRN_FAMILIES_CUH
 #define CAIRN_FAMILIES_CUH
 
-#include "step/stages.cuh"
+#include "step/step.cuh"
 
 constexpr int64_t ROUTED_AT = EXPERTS_AT;                               /* [slot, hidden] f16 */
 constexpr int64_t EXPERT_FFN_AT = ROUTED_AT + EXPERT_SLOTS * HIDDEN * 2; /* [slot, ffn] f16 */
@@ -30,39 +30,6 @@ CAIRN_INLINE bool find_window(const step_params &p, int index, expert_window &wi
     window = expert_window{at[0], at[1], at[2], 0};
     return true;
 }
-
-/* Rows of f16 that are there already, with no factor. */
-template <int INPUTS> struct ready_input : rows_input<INPUTS> {
-    CAIRN_MEMBER void await() const {}
-    template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *factors) const {
-        if (Place::factor() < COLUMNS && lane_id() < Place::FACTORS)
-            factors[Place::factor_at() + lane_id()] = 1.0f;
-    }
-};
-
-/* f32 [row, WIDTH], times the row's factor. */
-template <int WIDTH> struct summed_output {
-    int count; /* of the window's rows */
-    float *to; /* of its first row */
-
-    CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
-        if (o.column >= count) return;
-        send(to + (int64_t)o.column * WIDTH + o.tile * 16 + o.row, o.value * factors[o.column]);
-    }
-};
-
-/* f32 [slot, WIDTH] of slots of experts from `first` on, with what their rows' adapters add. */
-template <int WIDTH> struct slots_output {
-    const step_params &p;
-    int first, count;
-    float *to;
-
-    CAIRN_MEMBER void operator()(const output &o, const float *) const {
-        if (o.column >= count) return;
-        send(to + (int64_t)o.column * WIDTH + o.tile * 16 + o.row,
-             adapted_slot(p, o.value, first + o.column, 0, o.tile * 16 + o.row));
-    }
-};
 
 /* 1 / rms of `count` values whose squares sum up to `squares`. */
 CAIRN_INLINE float norm_factor(const step_params &p, float squares, int count) {

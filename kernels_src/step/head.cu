@@ -36,6 +36,6 @@ CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {
     row_window rows = logits_of(p, block_id_y());
     const uint8_t *at = p.exchange + residual_bytes(p.capacity);
     const uint8_t *hidden = at + HIDDEN_AT, *squares = at + squares_at(p.capacity);
-    if (rows.count > 0) stage_head(p, rows, hidden, squares, work, block_id(), grid_blocks());
+    if (rows.count > 0) stage_head<HEAD_TILES>(p, rows, hidden, squares, work, block_id(), grid_blocks());
     else start_input();
 }

@@ -102,7 +102,41 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=399
  * matrix: + CAIRN_EXTRAS=768 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
  * matrix: + CAIRN_USED=4 */
+#include "step/stages.cuh"
 #include "step/families.cuh"
+
+/* Rows of f16 that are there already, with no factor. */
+template <int INPUTS> struct ready_input : rows_input<INPUTS> {
+    CAIRN_MEMBER void await() const {}
+    template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *factors) const {
+        if (Place::factor() < COLUMNS && lane_id() < Place::FACTORS)
+            factors[Place::factor_at() + lane_id()] = 1.0f;
+    }
+};
+
+/* f32 [row, WIDTH], times the row's factor. */
+template <int WIDTH> struct summed_output {
+    int count; /* of the window's rows */
+    float *to; /* of its first row */
+
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
+        if (o.column >= count) return;
+        send(to + (int64_t)o.column * WIDTH + o.tile * 16 + o.row, o.value * factors[o.column]);
+    }
+};
+
+/* f32 [slot, WIDTH] of slots of experts from `first` on, with what their rows' adapters add. */
+template <int WIDTH> struct slots_output {
+    const step_params &p;
+    int first, count;
+    float *to;
+
+    CAIRN_MEMBER void operator()(const output &o, const float *) const {
+        if (o.column >= count) return;
+        send(to + (int64_t)o.column * WIDTH + o.tile * 16 + o.row,
+             adapted_slot(p, o.value, first + o.column, 0, o.tile * 16 + o.row));
+    }
+};
 
 /* Windows beyond the rows only wait, so that the order of the kernels holds. */
 #define STAGE(name, ...)                                     \

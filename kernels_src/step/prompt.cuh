@@ -10,7 +10,11 @@
 #define CAIRN_PROMPT_CUH
 
 #include "step/prompt_buffers.cuh"
-#include "step/stages.cuh"
+#include "step/weights.cuh"
+#include "step/adapter.cuh"
+#if CAIRN_WGMMA
+#include "device/wgmma.cuh"
+#endif
 
 #ifndef CAIRN_PROMPT_WARPS
 #define CAIRN_PROMPT_WARPS 4

@@ -1,6 +1,6 @@
 /* The product of a prompt's block (step/prompt.cuh) with warps of their own for its tokens, sm_90a alone: pairs
  * of carriers take turns to bring 64 inputs of the block's tokens into one of PLACES places in shared
- * memory, swizzled as wgmma reads them (device/mma.cuh), and tell by barriers what is there; eight users have a
+ * memory, swizzled as wgmma reads them (device/wgmma.cuh), and tell by barriers what is there; eight users have a
  * tile of 16 outputs each, expand its weights in registers, and tell what is free. So weights are expanded
  * once for all tokens of the block, and nobody waits for all. Inputs are added up in the order and by
  * sixteens as by warps that do both: a row's bits are the same. */

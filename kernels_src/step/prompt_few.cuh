@@ -1,7 +1,7 @@
 /* The product of a prompt's block (step/prompt.cuh) for few tokens, sm_90a alone: what limits it is how fast
  * packed weights come, so two warps bring everything to shared memory, far ahead. One lane asks for the weights
  * of all tiles by bulk copies, several groups of units into each place of a ring; the other warp brings the
- * tokens, swizzled as wgmma reads them (device/mma.cuh). The users have a tile of 16 outputs each and expand
+ * tokens, swizzled as wgmma reads them (device/wgmma.cuh). The users have a tile of 16 outputs each and expand
  * its weights in registers, some units of inputs at a time while the products of those before are under way. Inputs
  * are added up in the order and by sixteens as in all other blocks: a row's bits are the same. */
 #ifndef CAIRN_PROMPT_FEW_CUH

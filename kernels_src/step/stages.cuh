@@ -17,6 +17,7 @@
 #define CAIRN_STEP_STAGES_CUH
 
 #include "step/adapter.cuh"
+#include "step/low.cuh"
 
 /* The tokens of this block: a window of up to COLUMNS rows. `total`: of the forward. */
 struct row_window {
@@ -155,15 +156,10 @@ struct norm_input : rows_input<HIDDEN> {
     }
 };
 
-/* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
- * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
-constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
+/* Where products are streamed, there is dependent launch and room, two blocks on a multiprocessor: the next stage's wait
+ * beside those that compute. */
 constexpr int STAGE_BLOCKS = STREAMED && BANDS == 1 && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
 static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
-static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_QKV >= PACK_Q4_0), "stages: two kinds of products");
 
 /* ---- where outputs go ---- */
 
@@ -352,13 +348,6 @@ CAIRN_INLINE void prepare_outputs(residual_output<HELD, PRODUCT> &out, int tile,
     }
 }
 
-/* silu(gate) up; or gelu by tanh, which is gate sigmoid(gate slope) with the slope of below. */
-CAIRN_INLINE float gated(float gate, float up) {
-    const float slope = GEGLU ? fma_f32(gate * gate, 0.0713548163f, 1.59576912f) : 1.0f;
-    if (GEGLU) return gate * up * rcp_fast(1.0f + exp_fast(-gate * slope));
-    return gate * up * rcp_fast(1.0f + exp_fast(-gate));
-}
-
 /* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. SLOTS: of experts' slots. */
 template <bool SLOTS = false> struct swiglu_output {
     int count;  /* of the window's rows */
@@ -380,17 +369,6 @@ template <bool SLOTS = false> struct swiglu_output {
         send((uint32_t *)(h + (o.column * FFN + o.tile * 8 + o.row) * 2), pack_f16x2(v, next));
     }
 };
-
-/* q, k and v lie behind each other, each in a format of its own: PACK_QKV is one for all, or
- * q + 256 k + 65536 v. */
-constexpr bool QKV_MIXED = CAIRN_PACK_QKV >= 256;
-constexpr int PACK_Q = CAIRN_PACK_QKV % 256;
-constexpr int PACK_K = QKV_MIXED ? CAIRN_PACK_QKV / 256 % 256 : PACK_Q;
-constexpr int PACK_V = QKV_MIXED ? CAIRN_PACK_QKV / 65536 : PACK_Q;
-static_assert(STREAMED || !QKV_MIXED, "stages: formats of q, k and v");
-constexpr int64_t K_AT = K_TILE * tile_bytes<PACK_Q, HIDDEN>();
-constexpr int64_t V_AT = K_AT + KV_TILES * tile_bytes<PACK_K, HIDDEN>();
-constexpr int64_t QKV_BYTES = V_AT + KV_TILES * tile_bytes<PACK_V, HIDDEN>();
 
 /* A layer's weights: the flow kernel has the first layer's, the others have their own. */
 CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int64_t bytes) {
@@ -613,13 +591,14 @@ constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
                                   max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
 
 /* logits of the rows; winners[row, block] = the best of the block's tiles. */
+template <int TILES>
 CAIRN_INLINE void stage_head(const step_params &p, row_window rows, const uint8_t *hidden,
                              const uint8_t *squares, workspace &work, int first, int step) {
     constexpr int PARTS = STREAMED ? WARPS : WARPS / 4; /* warps with a column's outputs */
     norm_input input(p, hidden, squares, rows);
     head_output out{p, rows.first - p.input[STEP_LOGIT_FIRST], rows.count, 0, 0, 0, 0};
-    if (!STREAMED && first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
-    stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false, false>(
+    if (!STREAMED && first * TILES >= (VOCAB + 15) / 16) start_input();
+    stage_product<CAIRN_PACK_HEAD, HIDDEN, TILES, false, false>(
         p.head, first, step, (VOCAB + 15) / 16, work, input, out);
     uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
     work.half ^= 1;

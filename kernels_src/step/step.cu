@@ -181,7 +181,13 @@ struct attend_queue {
         bool last;
 #pragma unroll 1
         do {
-            if (live) attend_item_run(p, item, p.kv[layer], at, work.keys);
+            if (live)
+                attend_item_run<2>(
+                    p, item, p.kv[layer], at, work.keys,
+                    [&](const attend_place &place, int run, const f32x2 *totals, const unsigned char *parts, int step) {
+                        send_parts(p, place.first, place.share, run, at, totals, parts, step,
+                                   place.rows * share_heads(place.share));
+                    });
             block_sync();
             index += WIDE_BLOCKS;
             last = index >= count;
@@ -252,5 +258,6 @@ CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
     else if (block_id() < NARROW) run_layers<true, false>(p, epoch, rows, work);
     else run_layers<false, true>(p, epoch, rows, work);
     const uint8_t *last = region(p, epoch, LAYERS);
-    stage_head(p, OWN_ROWS ? logits_of(p, 0) : rows, last + HIDDEN_AT, last + SQUARES_AT, work, block_id(), BLOCKS);
+    stage_head<HEAD_TILES>(p, OWN_ROWS ? logits_of(p, 0) : rows, last + HIDDEN_AT, last + SQUARES_AT, work, block_id(),
+                           BLOCKS);
 }
