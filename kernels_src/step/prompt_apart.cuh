@@ -149,11 +149,18 @@ template <int FORMAT, int INPUTS> struct apart_user {
         }
         turn.next();
     }
+    /* Two steps a turn of the loop, which ends behind the first of them where they are odd: of one alone ptxas would not
+     * overlap the products with the next one's. */
     CAIRN_MEMBER void run(tile_sums &sum) {
+        constexpr int STEPS = UNITS / 2;
 #pragma unroll 1
-        for (int n = 0; n < UNITS / 4 * 2; n += 2) step<0, 2>(n, sum), step<1, 2>(n + 1, sum);
-        if constexpr (UNITS / 2 % 2) step<0, 2>(UNITS / 2 - 1, sum);
-        if constexpr (UNITS % 2) step<UNITS / 2 % 2, 1>(UNITS / 2, sum);
+        for (int n = 0; STEPS > 0; n += 2) {
+            step<0, 2>(n, sum);
+            if (STEPS % 2 && n + 1 == STEPS) break;
+            step<1, 2>(n + 1, sum);
+            if (STEPS % 2 == 0 && n + 2 == STEPS) break;
+        }
+        if constexpr (UNITS % 2) step<STEPS % 2, 1>(STEPS, sum);
         end_sums(sum);
     }
 };

@@ -36,7 +36,7 @@ enum {
     STEP_ROW_CLUSTER = 8, /* blocks of a cluster that has a row alone, or twice as many: see cuda_chain.c */
     STEP_GRAPHS = 14, /* of a step: see cuda_graph_kind */
     STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
-    STEP_CONSTANTS = 42,
+    STEP_CONSTANTS = 43,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their

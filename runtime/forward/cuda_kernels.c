@@ -40,7 +40,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
         {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
         {"SPAN", LAYOUT_SPAN}, {"ALONE", 0}, {"BANDS", 1},
-        {"CHAINED", 0}, {"LARGE_GROUPS", 0}, {"SPARSE", 0}};
+        {"CHAINED", 0}, {"LARGE_GROUPS", 0}, {"FIRST_APART", 1}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -194,8 +194,9 @@ enum { /* whose weights a program reads */
 /* The programs without which no forward can be: those that take longest to compile first, which read
  * one after the other (jit/compile.c), and what weights wait for among the first. Each is as small as
  * its kernels allow, for the longest says how long a first start takes. Each set of formats has those
- * with products of its own. A start does not wait for those in whose place others serve until they are there, nor for
- * selection, for which the first step behind some thousand tokens does (cuda_need_selection). */
+ * with products of its own. A start does not wait for those in whose place others serve until they are there (of a
+ * prompt's attention that is the same kernel with less code, FIRST_APART), nor for selection, for which the first step
+ * behind some thousand tokens does (cuda_need_selection). */
 static const step_program step_programs[] = {
     {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
     {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
@@ -213,6 +214,7 @@ static const step_program step_programs[] = {
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_UP_PRODUCTS, 0, STEP_FORM_FEW, JIT_LATER},
     {"step/prompt.cu", PROMPT_K_QKV, 4, STEP_IN_PRODUCTS, 0, STEP_FORM_FEW, JIT_LATER},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7, STEP_LAST_PRODUCTS, 0, STEP_FORM_FEW, JIT_LATER},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0, STEP_FORM_ALL, JIT_LATER},
     {"step/prompt_spans.cu", PROMPT_K_SPAN, 2, 0, 0, STEP_FORM_ALL, JIT_LATER},
     {"step/head.cu", STEP_K_HEAD, 1, 0, 0, STEP_FORM_ALL, JIT_AWAITED},
     {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST, STEP_FORM_ALL, JIT_AWAITED},
@@ -231,6 +233,7 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROG
 typedef struct step_texts {
     jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
     jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], large[STEP_FORMATS][STEP_CONSTANTS], pack;
+    jit_constant attend[STEP_CONSTANTS]; /* of a prompt's attention that a start waits for */
     jit_constant few[3 * STEP_FORMATS][STEP_CONSTANTS], apart[4 * STEP_FORMATS][STEP_CONSTANTS];
     jit_request requests[STEP_REQUESTS + 2];
     int which[STEP_REQUESTS], count, apart_count, few_count;
@@ -268,6 +271,13 @@ static jit_constant *cuda_block_constants(const forward_cuda_state *f, int set, 
     return out;
 }
 
+/* Of a prompt's attention, what is compiled soonest. */
+static jit_constant *cuda_brief_constants(const forward_cuda_state *f, jit_constant *out) {
+    cuda_constants(f, 0, f->max_rows, 0, 0, out);
+    cuda_constant(out, "FIRST_APART")->value = 0;
+    return out;
+}
+
 /* Of a prompt's products, those of one program. */
 static jit_constant *cuda_apart_constants(const forward_cuda_state *f, int set, unsigned products,
                                           jit_constant *out) {
@@ -293,12 +303,14 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     if (p->form == STEP_FORM_ALONE && !cuda_has_alone(f, set)) return;
     if (p->form == STEP_FORM_LARGE && !f->large_block.tokens) return;
     if (p->form == STEP_FORM_FEW && !f->few_blocks->tokens) return;
-    if (p->first == PROMPT_K_SPAN && !cuda_attends_many(f)) return;
+    if (p->turn == JIT_LATER && !p->products && !cuda_attends_many(f)) return; /* attention of prompts */
     if (f->latents.heads && p->first >= STEP_K_BOUNDS && p->first <= STEP_K_ATTEND_PAGES)
         return; /* no pages are chosen */
     request.constant_count = cuda_stage_constants(f, set, t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
+    if (p->first == PROMPT_K_ATTEND && p->turn == JIT_AWAITED && cuda_attends_many(f))
+        request.constants = cuda_brief_constants(f, t->attend);
     if (p->first >= PROMPT_K_EMBED && p->products && p->form == STEP_FORM_ALL)
         request.constants = cuda_apart_constants(f, set, p->products, t->apart[t->apart_count++]);
     if (p->form == STEP_FORM_ALONE) request.constants = cuda_alone_constants(f, set, t->alone[set]);

@@ -69,6 +69,12 @@ namespace stage {
 #include "dense/pack.cu"
 } // namespace stage
 #include "again.h"
+namespace brief { /* a prompt's attention that a start waits for */
+#define CAIRN_FIRST_APART 0
+#include "step/prompt_attend.cu"
+#undef CAIRN_FIRST_APART
+} // namespace brief
+#include "again.h"
 #undef CAIRN_PROMPT_WARPS
 #undef CAIRN_PROMPT_EACH
 #undef CAIRN_PROMPT_TOKENS
@@ -264,7 +270,7 @@ static void make_model(model &m) {
 
 struct run {
     model &m;
-    const kernel_set &set;
+    kernel_set set;
     std::vector<int32_t> input, lists, counts, read;
     std::vector<uint32_t> seen, row_pages, arrived;
     std::vector<uint8_t> exchange, flow_exchange;
@@ -507,6 +513,9 @@ static void check_prompt(model &m) {
     std::vector<float> got = r.prompt_forward(rest, 259);
     tap_ok(std::equal(got.begin(), got.end(), whole.begin() + 9 * VOCAB),
              "prompt: the same bits in two chunks");
+    if (m.streamed) return;
+    r.set.prompt_attend = brief::prompt_attend;
+    tap_ok(r.prompt_forward(tokens, 250) == whole, "prompt: the same bits by attention's shorter text");
 }
 
 /* The least distance between the last page chosen and the first left out, of its score, since it was
