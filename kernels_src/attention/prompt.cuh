@@ -26,8 +26,8 @@ constexpr int MANY_THREADS = LAYOUT_MANY_THREADS, MANY_PIECES = HEAD_DIM / 8;
 constexpr int MANY_QUERIES = MANY_ROWS * HEAD_DIM * 2, MANY_TILE = MANY_KEYS * HEAD_DIM * 2;
 enum { MANY_KEYS_SIDE = 0, MANY_VALUES_SIDE = 1, MANY_TURNS = 1 /* and 2: named barriers */ };
 
-/* Whether the first tile of keys has a text of its own: one for all takes a fifth less to compile, but a prompt 3 to 5 %
- * longer. The bits are the same. */
+/* Whether the first tile of keys has a text of its own: one for all takes a fifth less to compile, but a prompt's
+ * attention 3 to 5 % longer. The bits are the same. */
 #ifdef CAIRN_FIRST_APART
 constexpr bool MANY_APART = CAIRN_FIRST_APART;
 #else

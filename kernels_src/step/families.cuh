@@ -1,5 +1,5 @@
-/* What the kernels of families beyond plain llama share: where their values lie in the exchange, and the hand-over after
- * a summand.
+/* What the kernels of families beyond plain llama share: where their values lie in the exchange, and the
+ * hand-over after a summand.
  *
  * Experts: a slot is a row with one of its experts; the slots of an expert follow each other, and
  * windows of up to expert_rows of them are what a block of a product serves, so that an expert's

@@ -149,8 +149,8 @@ template <int FORMAT, int INPUTS> struct apart_user {
         }
         turn.next();
     }
-    /* Two steps a turn of the loop, which ends behind the first of them where they are odd: of one alone ptxas would not
-     * overlap the products with the next one's. */
+    /* Two steps a turn of the loop, which ends behind the first of them where they are odd: of one alone ptxas would
+     * not overlap the products with the next one's. */
     CAIRN_MEMBER void run(tile_sums &sum) {
         constexpr int STEPS = UNITS / 2;
 #pragma unroll 1

@@ -156,8 +156,8 @@ struct norm_input : rows_input<HIDDEN> {
     }
 };
 
-/* Where products are streamed, there is dependent launch and room, two blocks on a multiprocessor: the next stage's wait
- * beside those that compute. */
+/* Where products are streamed, there is dependent launch and room, two blocks on a multiprocessor: the next stage's
+ * wait beside those that compute. */
 constexpr int STAGE_BLOCKS = STREAMED && BANDS == 1 && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
 static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
 

@@ -13,22 +13,20 @@ static void open_cache(base *b, const cairn_config *config, cache *kernels) {
     cache_open(b, &options, kernels);
 }
 
+/* Before the device, whose context takes as long to make as NVRTC takes to open. */
 static cairn_status open_jit(cairn_runtime *rt) {
     jit_options options;
     cairn_status status;
     open_cache(&rt->base, &rt->config, &rt->cache);
     memset(&options, 0, sizeof options);
     options.driver = &rt->drv;
-    options.context = rt->device.context;
-    options.arch = rt->device.arch;
     options.kernels = &rt->cache;
     options.nvrtc_path = rt->config.nvrtc_path;
     options.threads = rt->config.jit.threads;
     options.quick = rt->config.jit.quick;
     options.progress = rt->config.progress_callback;
     options.progress_user = rt->config.progress_user;
-    status = jit_open(&rt->base, &options, &rt->jit);
-    rt->device.jit = rt->jit;
+    if (!(status = jit_open(&rt->base, &options, &rt->jit))) jit_open_ahead(rt->jit);
     return status;
 }
 
@@ -38,10 +36,13 @@ static cairn_status open_cuda(cairn_runtime *rt) {
     if (status) return status;
     rt->device.drv = &rt->drv;
     rt->device.allocator = config->device_allocator;
+    if ((status = open_jit(rt))) return status;
     status = device_open_cuda(&rt->device, config->device, config->context, config->stream);
     if (status) return status;
     if ((status = device_enter(&rt->device))) return status;
-    return handles_leave(rt, open_jit(rt));
+    jit_set_device(rt->jit, rt->device.context, rt->device.arch);
+    rt->device.jit = rt->jit;
+    return handles_leave(rt, CAIRN_OK);
 }
 
 /* Undoes open_cuda, whole or half done. */

@@ -188,6 +188,19 @@ static bool cache_ends_with(const char *text, const char *end) {
     return size >= tail && !strcmp(text + size - tail, end);
 }
 
+/* Ends the listing at the first one. */
+static bool cache_see_entry(void *user, const char *name) {
+    *(bool *)user = cache_ends_with(name, CACHE_SUFFIX);
+    return !*(bool *)user;
+}
+
+static bool cache_is_empty(cache *c) {
+    bool any = false;
+    if (c->mode == CACHE_MEMORY) any = c->items != NULL;
+    else if (c->mode != CACHE_OFF) os_calls.list(c->directory, cache_see_entry, &any);
+    return !any;
+}
+
 static bool cache_list_entry(void *user, const char *name) {
     cache_listing *list = (cache_listing *)user;
     char path[OS_PATH_BYTES];

@@ -65,6 +65,9 @@ static void cache_open(base *b, const cache_options *options, cache *c);
 /* Frees what memory holds; entries on the disk stay. */
 static void cache_close(cache *c);
 
+/* Whether no entry is there, as far as can be seen: all that is asked for will be compiled. */
+static bool cache_is_empty(cache *c);
+
 /* Whether there is a whole entry; then `out` is to be freed with cache_entry_free. [any thread] */
 static bool cache_get(cache *c, base *b, const cache_key *key, cache_entry *out);
 /* Keeps entry->data (its file is not looked at) with its descriptions. [any thread] */

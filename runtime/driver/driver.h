@@ -1,7 +1,7 @@
 /* driver: finds libcuda and NVRTC at run time, fills the table of their functions, and turns their
  * results into statuses. Owns the two libraries; calls os.
  *
- * libcuda is opened with the runtime; NVRTC only when a kernel must be compiled. Every place looked
+ * libcuda is opened with the runtime; NVRTC when a kernel must be compiled, or is going to be. Every place looked
  * at is written down in drv.tried, for error messages and `cairn info`. A function that an older
  * library lacks is a stub that answers "not supported", never a null pointer. The table itself,
  * driver_calls, is generated (gen/driver.lua). */

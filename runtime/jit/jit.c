@@ -30,6 +30,7 @@ struct jit {
     jit_program *programs;
     jit_worker workers[JIT_MAX_THREADS];
     int running;           /* workers at work */
+    bool ahead;            /* one more opens NVRTC before there are programs */
     int queued, busy;      /* programs in these states */
     char current[48];      /* the program taken last */
     os_atomic cancel;

@@ -2,9 +2,9 @@
  * that compile them, and NVRTC while it is open; calls cache, driver, os.
  *
  * A program is one template of kernels_src/ with one set of constants. It comes from memory, from
- * the cache, or from NVRTC, which is opened on the first miss only. All work is done on threads of
- * our own: NVRTC needs a deep stack and the default floating-point environment, and a frame loop
- * must not wait. Several requests for one program do the work once.
+ * the cache, or from NVRTC, which is opened on the first miss, or ahead of it where nothing is kept.
+ * All work is done on threads of our own: NVRTC needs a deep stack and the default floating-point
+ * environment, and a frame loop must not wait. Several requests for one program do the work once.
  *
  * jit.c: state, source text, keys. compile.c: NVRTC. load.c: modules and functions.
  * work.c: threads, batches, cancelling, exit. open.c: the calls for other rooms. [owner thread] */
@@ -76,6 +76,11 @@ typedef struct jit_kernel {
 /* Opens no NVRTC. The driver, the cache and the kernel files stay valid until jit_close; without a
  * context programs can be compiled but hold no functions. */
 static cairn_status jit_open(base *b, const jit_options *options, jit **out);
+/* Where nothing is kept, so that all will be compiled: begins to open NVRTC and its second copy on a thread, unless
+ * options.threads is 1, while the device is opened. What is wrong with it is told to who needs it. */
+static void jit_open_ahead(jit *j);
+/* The context and its device's architecture, where jit_open was given none. Before any request. */
+static void jit_set_device(jit *j, CUcontext context, int arch);
 /* Cancels what is under way and frees every program. The context, if any, still lives. */
 static void jit_close(jit *j);
 

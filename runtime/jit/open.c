@@ -29,6 +29,26 @@ static cairn_status jit_open(base *b, const jit_options *options, jit **out) {
     return CAIRN_OK;
 }
 
+static void jit_set_device(jit *j, CUcontext context, int arch) {
+    j->options.context = context, j->options.arch = arch;
+    jit_name_arch(j);
+}
+
+/* For an exit while NVRTC compiles for the first time. */
+static void jit_mind_exit(void) {
+    if (!os_atomic_load(&jit_exit_registered) && os_before_exit(jit_at_exit))
+        os_atomic_store(&jit_exit_registered, 1);
+}
+
+static void jit_open_ahead(jit *j) {
+    if (j->options.threads == 1 || !cache_is_empty(j->options.kernels)) return;
+    jit_mind_exit();
+    os_atomic_store(&j->nvrtc_again, 1);
+    os_mutex_lock(&j->lock);
+    j->ahead = !os_atomic_load(&jit_exiting) && jit_start_worker(j, jit_work_ahead);
+    os_mutex_unlock(&j->lock);
+}
+
 static void jit_free_programs(jit *j) {
     const driver_calls *d = j->options.driver;
     CUcontext previous;
@@ -68,7 +88,7 @@ static void jit_close(jit *j) {
 static bool jit_is_working(jit *j) {
     bool working;
     os_mutex_lock(&j->lock);
-    working = j->queued > 0 || j->busy > 0 || j->running > 0;
+    working = j->queued > 0 || j->busy > 0 || j->running > 0 || j->ahead;
     os_mutex_unlock(&j->lock);
     return working;
 }
@@ -106,8 +126,7 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
     cairn_status status = CAIRN_OK;
     jit_program *p;
     int i;
-    if (!os_atomic_load(&jit_exit_registered) && os_before_exit(jit_at_exit))
-        os_atomic_store(&jit_exit_registered, 1);
+    jit_mind_exit();
     os_atomic_store(&j->nvrtc_again, 1);
     if (os_atomic_load(&j->cancel) || !jit_is_working(j)) jit_new_batch(j);
     else jit_end_batch(j);

@@ -39,6 +39,27 @@ static void jit_finish(jit *j, const base *b, jit_program *p, cairn_status statu
     os_cond_broadcast(&j->changed);
 }
 
+/* Its worker can be joined from now on. */
+static void jit_end_worker(jit_worker *w) {
+    jit *j = w->jit_of;
+    os_mutex_lock(&j->lock);
+    if (w->state == JIT_STARTED) w->state = JIT_ENDED;
+    os_cond_broadcast(&j->changed);
+    os_mutex_unlock(&j->lock);
+}
+
+/* Before there is a program, or a device: see jit_open_ahead. */
+static void jit_work_ahead(void *context) {
+    jit_worker *w = (jit_worker *)context;
+    jit *j = w->jit_of;
+    const cairn_status status = jit_need_nvrtc(j, &w->own);
+    os_mutex_lock(&j->lock);
+    if (!status && !j->twin_tried && !os_atomic_load(&j->cancel)) jit_open_twin(j, &w->own);
+    j->ahead = false;
+    os_mutex_unlock(&j->lock);
+    jit_end_worker(w);
+}
+
 static void jit_work(void *context) {
     jit_worker *w = (jit_worker *)context;
     jit *j = w->jit_of;
@@ -63,10 +84,7 @@ static void jit_work(void *context) {
     j->running--; /* in one step with finding nothing to do: work that comes now starts another */
     os_mutex_unlock(&j->lock);
     if (j->options.context && !pushed) j->options.driver->cuCtxPopCurrent(&previous);
-    os_mutex_lock(&j->lock);
-    if (w->state == JIT_STARTED) w->state = JIT_ENDED;
-    os_cond_broadcast(&j->changed);
-    os_mutex_unlock(&j->lock);
+    jit_end_worker(w);
 }
 
 static int jit_thread_limit(const jit *j) {
@@ -76,22 +94,23 @@ static int jit_thread_limit(const jit *j) {
     return n > JIT_MAX_THREADS ? JIT_MAX_THREADS : n;
 }
 
+/* Under the lock: one more worker that does `work`; false: none could be started. */
+static bool jit_start_worker(jit *j, void (*work)(void *)) {
+    jit_worker *w = j->workers;
+    while (w < j->workers + JIT_MAX_THREADS && w->state != JIT_IDLE) w++;
+    if (w == j->workers + JIT_MAX_THREADS) return false;
+    w->jit_of = j;
+    base_fork(j->owner, &w->own);
+    w->state = JIT_STARTED;
+    if (os_thread_start(&w->thread, JIT_STACK_BYTES, work, w)) return true;
+    w->state = JIT_IDLE;
+    return false;
+}
+
 /* Under the lock: as many workers as there is work for. Returns false when none runs. */
 static bool jit_start_workers(jit *j) {
-    int i, limit = jit_thread_limit(j), wanted = j->queued + j->busy;
-    if (wanted > limit) wanted = limit;
-    for (i = 0; i < JIT_MAX_THREADS && j->running < wanted; i++) {
-        jit_worker *w = &j->workers[i];
-        if (w->state != JIT_IDLE) continue;
-        w->jit_of = j;
-        base_fork(j->owner, &w->own);
-        w->state = JIT_STARTED;
-        j->running++;
-        if (os_thread_start(&w->thread, JIT_STACK_BYTES, jit_work, w)) continue;
-        w->state = JIT_IDLE;
-        j->running--;
-        break;
-    }
+    const int limit = jit_thread_limit(j), wanted = j->queued + j->busy < limit ? j->queued + j->busy : limit;
+    while (j->running < wanted && jit_start_worker(j, jit_work)) j->running++;
     return j->running > 0;
 }
 

@@ -465,6 +465,47 @@ static void test_later_rests(void) {
     tap_ok(fake.live == 0, "closed while one rests, nothing is left (%d)", fake.live);
 }
 
+static int opened_now(void) {
+    int32_t compiled, cached, opened;
+    jit_counts(bench.j, &compiled, &cached, &opened);
+    return opened;
+}
+
+/* Where nothing is kept NVRTC is opened before there is a device. */
+static void test_ahead(void) {
+    jit_program *p = NULL;
+    int bad = 0;
+    fake_install();
+    bench_open(CACHE_MEMORY);
+    bench.j->options.context = NULL, bench.j->options.arch = 0;
+    jit_open_ahead(bench.j);
+    for (int i = 0; i < 5000 && !opened_now(); i++) os_sleep_us(1000);
+    tap_ok(opened_now() == 1 && !p, "NVRTC is opened ahead of any request");
+    jit_set_device(bench.j, bench.context, fake.major * 10 + fake.minor);
+    tap_ok(!bench_get("good.cu", 1, &p) && p->module && opened_now() == 1, "and compiles once there is a device");
+    bench_close();
+    bench_open(CACHE_MEMORY);
+    bench.j->options.threads = 1;
+    jit_open_ahead(bench.j);
+    tap_ok(!bench.j->ahead && opened_now() == 0, "not where one thread is all there may be");
+    bench_close();
+    for (int i = 0; i < 50; i++) { /* requests and the end come while it is on its way */
+        bench_open(CACHE_OFF);
+        jit_open_ahead(bench.j);
+        if (i % 3) bad += bench_get("good.cu", i, &p) != CAIRN_OK;
+        bench_close();
+    }
+    tap_ok(!bad && fake.live == 0, "at once asked for or closed, all is well (%d, %d)", bad, fake.live);
+    fake.no_nvrtc = true;
+    bench_open(CACHE_OFF);
+    jit_open_ahead(bench.j);
+    jit_join(bench.j, true);
+    tap_ok(!bench.b.error[0] || !strstr(bench.b.error, "NVRTC"), "what fails ahead is not told");
+    tap_ok(bench_get("good.cu", 1, &p) == CAIRN_NO_NVRTC, "but to who asks");
+    bench_close();
+    fake.no_nvrtc = false;
+}
+
 /* What failed for one who gave up is no failure of who comes while others are under way. */
 static void test_given_up(void) {
     static const jit_constant seven = {"N", 7}, eight = {"N", 8};
@@ -557,6 +598,10 @@ static void test_cache_modes(void) {
     tap_ok(!bench_get("good.cu", 1, &p) && p->from_cache, "then found, without an NVRTC");
     jit_counts(bench.j, &compiled, &cached, &opened);
     tap_ok(compiled == 0 && cached == 1 && opened == 0, "which the counts say");
+    fake.no_nvrtc = false;
+    jit_open_ahead(bench.j);
+    tap_ok(!bench.j->ahead, "and nothing is opened ahead where something is kept");
+    fake.no_nvrtc = true;
     bench_close();
     bench_open(CACHE_READ_ONLY);
     tap_ok(!bench_get("good.cu", 1, &p) && p->from_cache, "read-only finds it");
@@ -672,6 +717,7 @@ int main(void) {
     test_later();
     test_beside();
     test_later_rests();
+    test_ahead();
     test_given_up();
     test_asked_anew();
     test_cache_modes();
