@@ -26,8 +26,8 @@ constexpr int MANY_THREADS = LAYOUT_MANY_THREADS, MANY_PIECES = HEAD_DIM / 8;
 constexpr int MANY_QUERIES = MANY_ROWS * HEAD_DIM * 2, MANY_TILE = MANY_KEYS * HEAD_DIM * 2;
 enum { MANY_KEYS_SIDE = 0, MANY_VALUES_SIDE = 1, MANY_TURNS = 1 /* and 2: named barriers */ };
 
-/* Whether the first tile of keys has a text of its own: one for all takes a fifth less to compile, but a prompt's
- * attention 3 to 5 % longer. The bits are the same. */
+/* Whether the first tile of keys, and a block's first span, have texts of their own: one for all takes a fifth less to
+ * compile, but a prompt's attention 3 to 5 % longer. The bits are the same. */
 #ifdef CAIRN_FIRST_APART
 constexpr bool MANY_APART = CAIRN_FIRST_APART;
 #else
@@ -187,8 +187,13 @@ struct many_spans {
             else top[h] = more_top[h], total[h] = sum;
         }
         if (!any) by[0] = by[1] = {0.0f, 1.0f};
+        if (MANY_APART && !any) {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; i += 4) at(i) = both(any ? at(i) : f32x4{}, r.o + i, by);
+            for (int i = 0; i < HEAD_DIM / 2; i += 4) at(i) = f32x4{r.o[i], r.o[i + 1], r.o[i + 2], r.o[i + 3]};
+        } else {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; i += 4) at(i) = both(any ? at(i) : f32x4{}, r.o + i, by);
+        }
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 2; i++) r.o[i] = 0.0f;
         any = true;
@@ -351,16 +356,17 @@ template <bool BF16> struct many_user {
         if (behind) {
             await(MANY_VALUES_SIDE, n);
             products::values(r.o, weights, matrix(MANY_VALUES_SIDE, n));
-        } else wgmma_commit(); /* of nothing */
+        } else if (!MANY_APART) wgmma_commit(); /* of nothing */
         if (turns) named_arrive(MANY_TURNS + 1 - mine(), 256);
-        wgmma_wait<1>();
+        if (MANY_APART && !behind) wgmma_wait<0>();
+        else wgmma_wait<1>();
         const float top[2] = {r.top[0], r.top[1]}, total[2] = {r.total[0], r.total[1]};
         if (ends) begin_sums();
         fold(source, view, tile, number, there);
-        end_values(behind);
+        if (behind || !MANY_APART) end_values(behind);
         if (ends) spans.put(r, top, total);
         pack();
-        n = number;
+        n += behind;
     }
     CAIRN_MEMBER void last() {
         await(MANY_VALUES_SIDE, n);
@@ -403,14 +409,16 @@ CAIRN_INLINE many_sums many_use(Source &source, int group, float factor) {
         int tile = many_next(0, part.begin, part.sinks);
         from = part.to;
         if (part.last < 0 || tile >= end) continue;
-        bool behind = false;
         if constexpr (MANY_APART) {
             user.next(source, view, tile, false);
-            tile = many_next(tile + 1, part.begin, part.sinks), behind = true;
-        }
 #pragma unroll 1
-        for (; tile < end; tile = many_next(tile + 1, part.begin, part.sinks), behind = true)
-            user.next(source, view, tile, MANY_APART || behind);
+            while ((tile = many_next(tile + 1, part.begin, part.sinks)) < end) user.next(source, view, tile, true);
+        } else {
+            bool behind = false;
+#pragma unroll 1
+            for (; tile < end; tile = many_next(tile + 1, part.begin, part.sinks), behind = true)
+                user.next(source, view, tile, behind);
+        }
         user.last();
     }
     if (user.mine() == 0 && !source.alone()) named_sync(MANY_TURNS, 256); /* as often as the other arrives */
