@@ -131,13 +131,13 @@ enum { JIT_TWIN_WAITERS = 4 };
 
 typedef struct jit_front { jit *of; const driver_calls *calls; bool inside; } jit_front;
 
-/* Under the lock: who of those that wait comes next, as jit_take chooses. */
+/* Under the lock: who of those that wait or may come yet is next, as jit_take chooses; count: of those that wait. */
 static const jit_program *jit_next_front(const jit *j, int *count) {
     const jit_program *p, *next = NULL;
     *count = 0;
     for (p = j->programs; p; p = p->next) {
         *count += p->waits;
-        if (p->waits && (!next || jit_rank(p) >= jit_rank(next))) next = p;
+        if ((p->waits || p->comes) && (!next || jit_rank(p) >= jit_rank(next))) next = p;
     }
     return next;
 }
@@ -171,7 +171,7 @@ static bool jit_enter_front(jit *j, base *b, jit_program *p, jit_front *front) {
     int count;
     front->of = j, front->calls = NULL;
     os_mutex_lock(&j->lock);
-    p->waits = true;
+    p->waits = true, p->comes = false;
     while (!os_atomic_load(&j->cancel)) {
         const bool first = jit_next_front(j, &count) == p;
         if (first && (front->calls = jit_free_front(j)) != NULL) break;
@@ -381,9 +381,6 @@ static cairn_status jit_compile(jit *j, base *b, jit_program *p, const base_text
     char option[64];
     cairn_status status;
     int64_t start;
-    os_mutex_lock(&j->lock);
-    p->waits = true; /* for a front end; before NVRTC is open: who hears of that first does not matter then */
-    os_mutex_unlock(&j->lock);
     status = jit_need_nvrtc(j, b);
     if (!status) status = jit_choose_arch(j, b, option, sizeof option, ptx);
     if (status) return status;

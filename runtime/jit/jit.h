@@ -58,7 +58,7 @@ typedef struct jit_program {
     bool lasting;     /* failed by its own fault: not tried again */
     bool again;       /* requested while it ran, after who had asked before left it */
     bool left;        /* given up by all who requested it */
-    bool waits;       /* for NVRTC's front end */
+    bool comes, waits; /* to NVRTC's front end: unless it is kept; there */
     cairn_status status;
     char error[BASE_ERROR_BYTES];
     CUmodule module;

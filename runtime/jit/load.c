@@ -90,6 +90,10 @@ static bool jit_build_from_cache(jit *j, base *b, jit_program *p, const cache_ke
     cache_entry entry;
     bool image_error;
     if (!cache_get(j->options.kernels, b, key, &entry)) return false;
+    os_mutex_lock(&j->lock);
+    p->comes = false;
+    os_cond_broadcast(&j->changed);
+    os_mutex_unlock(&j->lock);
     if (jit_load(j, b, p, entry.data, &image_error)) {
         base_log(b, CAIRN_LOG_WARN, "%s: the driver refuses the cached kernel: %s", p->name,
                  b->error);

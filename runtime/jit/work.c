@@ -20,6 +20,7 @@ static jit_program *jit_take(jit *j) {
     }
     if (!oldest || (waits && !jit_rank(oldest))) return NULL;
     oldest->state = JIT_RUNNING;
+    oldest->comes = true;
     j->queued--;
     j->busy++;
     memcpy(j->current, oldest->name, sizeof j->current);
@@ -32,7 +33,7 @@ static void jit_finish(jit *j, const base *b, jit_program *p, cairn_status statu
     const bool again = status && p->again && !p->lasting && !os_atomic_load(&j->cancel);
     p->status = again ? CAIRN_OK : status;
     p->state = again ? JIT_QUEUED : status ? JIT_FAILED : JIT_READY;
-    p->again = p->waits = false;
+    p->again = p->comes = p->waits = false;
     if (status) memcpy(p->error, b->error, sizeof p->error);
     if (again) j->queued++;
     j->busy--;
