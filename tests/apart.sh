@@ -27,7 +27,7 @@ apart_flags() {
         clang) echo "clang -O0 -fsanitize=undefined -fno-sanitize-recover=all" ;;
         tsan) echo "${CC:-cc} -O1 -fsanitize=thread -fno-omit-frame-pointer" ;;
         cov) echo "${CC:-cc} -O0 --coverage -fprofile-update=prefer-atomic" ;;
-        windows) echo "x86_64-w64-mingw32-gcc -O1" ;;
+        windows) echo "x86_64-w64-mingw32-gcc -O0" ;;
     esac
     echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY
         -ffp-contract=off"

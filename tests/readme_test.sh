@@ -34,7 +34,7 @@ for command in demo test bench dist asan tsan clean; do
 done
 if [ -n "${CAIRN_MODEL:-}" ]; then
     check "./build.sh demo answers" \
-        sh -c "CAIRN_DEMO_TOKENS=48 CAIRN_MODEL=$CAIRN_MODEL ./build.sh demo > $work/demo.txt"
+        sh -c "CAIRN_DEMO_TOKENS=20 CAIRN_MODEL=$CAIRN_MODEL ./build.sh demo > $work/demo.txt"
     check "in words" [ "$(wc -w < "$work/demo.txt")" -ge 10 ]
 else
     tap_skip "no model: ./build.sh demo"

@@ -2,8 +2,8 @@
  * sm_120, the first one for sm_89 and sm_100, too; and the kernels take turns at the other
  * architectures from sm_80 to sm_121 that NVRTC knows, whose code differs little: with
  * CAIRN_TEST_LONG=1 each is compiled for each.
- * Within the whole suite (CAIRN_TEST_TURNS=1, run.sh says why) an instance but the first takes its turn
- * at one of the three or none, and the first at one of all others, by CAIRN_SEED.
+ * Within the whole suite (CAIRN_TEST_TURNS=1, run.sh says why) the first is compiled for sm_90a, and takes its
+ * turn at one of all others or none, as another instance does at one of the three, by CAIRN_SEED.
  * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have
  * no static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
  *
@@ -405,21 +405,22 @@ static int turn_of_tree(void) {
     return seed ? (int)(strtoull(seed, NULL, 10) % 1000) : 0;
 }
 
-/* Whether the first instance of the kernel is compiled for that architecture. */
+/* Whether the first instance of the kernel is compiled for that architecture: where turns are taken, every other
+ * time for none of these. */
 static bool has_turn(int kernel, int arch, int turn) {
     static const int others[] = {89, 100, 86, 87, 88, 90, 103, 110, 121};
     enum { count = sizeof others / sizeof *others, seldom = count - 2 };
     if (is_set("CAIRN_TEST_LONG")) return true;
     for (int i = 0; i < count; i++)
         if (others[i] == arch)
-            return turn >= 0 ? (kernel + turn) % count == i : i < 2 || kernel % seldom == i - 2;
+            return turn >= 0 ? (kernel + turn) % (2 * count) == i : i < 2 || kernel % seldom == i - 2;
     return true;
 }
 
 /* Whether another instance is compiled for wide[a], of which those from `first` on know it: where turns are taken,
- * every other time for none. */
+ * five times of six for none. */
 static bool instance_has_turn(int kernel, int instance, int a, int first, int turn) {
-    return turn < 0 || a == first + (kernel + instance + turn) % (2 * (3 - first));
+    return turn < 0 || a == first + (kernel + instance + turn) % (6 * (3 - first));
 }
 
 static void check_kernel(const source *kernel, int part, int parts, int *job) {

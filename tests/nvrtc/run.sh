@@ -1,12 +1,12 @@
 #!/bin/sh
 # The NVRTC compile matrix (matrix.c), in two processes. Arguments: the kernels to compile (topk, ...).
 #
-# Every file is compiled for sm_80, sm_90a and sm_120 each time: which code an architecture takes follows
-# from CAIRN_ARCH alone, so its first instance meets all that is written for them, and nearly all of an
-# instance's own code is the same on each. What may differ by both is how many registers the assembler
-# takes. So `./build.sh test nvrtc` compiles the full product, and should after a kernel changed; within
-# the whole suite, which runs for every change of anything, an instance takes its turn at one of the three
-# by the tree's seed, every other time: each change tries another sixth.
+# The first instance of every file is compiled for sm_90a each time: which code an architecture takes follows
+# from CAIRN_ARCH alone, so this meets nearly all that is written, and of an instance's own code nearly all is
+# the same on each. What may differ by both is how many registers the assembler takes. So `./build.sh test nvrtc`
+# compiles the full product, and should after a kernel changed; within the whole suite, which runs for every
+# change of anything, the first instances meet another architecture every other time, and each of the others takes
+# its turn at one of sm_80, sm_90a and sm_120 by the tree's seed, one time of six: each change tries another share.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/nvrtc_matrix
