@@ -1,6 +1,8 @@
 # A user's plain `cc -O2 game.c` gives the numbers that are tested: GNU C fuses a * b + c where the
-# processor can, our own build says -ffp-contract=off, and the implementation is to be exact in both.
+# processor can, our own build says -ffp-contract=off, and the implementation is to be exact in both. A compiler
+# takes a minute, so within the whole suite gcc and clang take turns (tests/turns.sh).
 . tests/tap.sh
+. tests/turns.sh
 
 cat > "$work/exact.c" <<'C'
 #include "runtime_ops.h"
@@ -67,7 +69,9 @@ printf '#define CAIRN_IMPLEMENTATION\n#include "exact.c"\n' > "$work/plain.c"
 printf '#include "runtime.c"\n' > "$work/kernels.c"
 check "it runs as the tests' own build" sh -c "$CC -std=c11 -I. $work/exact.c build/cairn.so \
     -o $work/strict $lua_libs $libraries && $work/strict > $work/strict.txt"
-for compiler in gcc clang; do
+case $(turn_of 2) in 0) compilers=gcc ;; 1) compilers=clang ;; *) compilers='gcc clang' ;; esac
+command -v gcc > /dev/null && command -v clang > /dev/null || compilers='gcc clang' # the one that is there
+for compiler in $compilers; do
     command -v $compiler >/dev/null || { tap_skip "$compiler is not installed"; continue; }
     $compiler -march=haswell -c "$work/probe.c" -o "$work/probe.o" 2>/dev/null ||
         { tap_skip "$compiler: not for x86-64"; continue; }

@@ -1,7 +1,7 @@
 /* forward_cpu: a small random decoder against tests/ref/llama_ref.h, and what the forward promises
  * to the bit: however a sequence is cut into forwards, whichever rows ride along, at any number of
  * threads, with drafts that were rejected in between, a row's logits are the same.
- * clang: undefined */
+ * clang: undefined, turn 0 */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "random.h"

@@ -1,6 +1,7 @@
 /* simd, linear, select, pool: the CPU kernels at every level of this machine against
  * double-precision loops, and what they promise to the bit: a row alone equals a row among others,
- * a part of the outputs equals all of them. */
+ * a part of the outputs equals all of them.
+ * clang: undefined, turn 1 */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "random.h"

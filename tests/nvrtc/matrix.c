@@ -26,6 +26,7 @@
 #include <time.h>
 
 #include "../tap.h"
+#include "../turns.h"
 
 enum { max_headers = 160, max_files = 128, max_instances = 64, max_text = 1 << 20 };
 
@@ -398,13 +399,6 @@ static bool is_set(const char *name) {
     return value && atoi(value);
 }
 
-/* Where turns are taken: which, of this tree; else -1. */
-static int turn_of_tree(void) {
-    const char *seed = getenv("CAIRN_SEED");
-    if (!is_set("CAIRN_TEST_TURNS") || is_set("CAIRN_TEST_LONG")) return -1;
-    return seed ? (int)(strtoull(seed, NULL, 10) % 1000) : 0;
-}
-
 /* Whether the first instance of the kernel is compiled for that architecture: where turns are taken, every other
  * time for none of these. */
 static bool has_turn(int kernel, int arch, int turn) {
@@ -426,7 +420,7 @@ static bool instance_has_turn(int kernel, int instance, int a, int first, int tu
 static void check_kernel(const source *kernel, int part, int parts, int *job) {
     static instance all[max_instances];
     static const char *const wide[] = {"80", "90a", "120"};
-    const int which = (int)(kernel - kernels), turn = turn_of_tree();
+    const int which = (int)(kernel - kernels), turn = is_set("CAIRN_TEST_LONG") ? -1 : turn_of(1000);
     int archs[64], n = 0, count = read_instances(kernel->text, all);
     char arch[16];
     if (arch_count(&n) || n > 64 || get_archs(archs)) n = 0;
