@@ -13,7 +13,8 @@
 # Kinds: asan (with UBSan), plain (optimised, for long runs and for kernels under the race detector,
 # which finds what it looks for by itself), clang (clang's UBSan; sees no less without optimising, and compiles
 # in half the time), tsan (threads, ./build.sh tsan), cov (counts
-# lines and branches, of all threads: counts that they race for come out as none), windows (whose kernels.o tests/windows/run.sh makes).
+# lines and branches, of all threads: counts that they race for come out as none), windows (whose kernels.o
+# tests/windows/run.sh makes; not optimised, as its tests run for a moment only).
 # What gcc warns of within the runtime is looked at by tests/warnings_test.sh.
 
 apart=${CAIRN_BUILD:-build}/apart
