@@ -109,28 +109,37 @@ CAIRN_INLINE uint32_t search(key_range range, int k, Reach reach) {
     return at;
 }
 
-/* The items that may be among the best k: at most WARP of the warp's. A bound that k reach is tried
- * first, then, when too many do, the k-th key. */
+/* The greatest key of every other item. */
+CAIRN_INLINE uint32_t most_of_half(const small_row &row, int half) {
+    float most = row.x[half];
+#pragma unroll
+    for (int i = 2; i < SMALL_ITEMS; i += 2) most = fmaxf(most, row.x[i + half]);
+    return topk_key(most);
+}
+
+/* The items that may be among the best k: at most WARP of the warp's. A bound that k reach is tried first; when too
+ * many do, the same of two scores a lane, for neighbours are alike in rows that change slowly; then the k-th key. */
 CAIRN_INLINE uint32_t small_select(const small_row &row, const score_t *from, int32_t *list, int k,
                                    uint32_t least) {
-    float most[2] = {row.x[0], row.x[1]};
-#pragma unroll
-    for (int i = 2; i < SMALL_ITEMS; i++) most[i % 2] = fmaxf(most[i % 2], row.x[i]);
-    uint32_t key[4] = {topk_key(most[0]), topk_key(most[1])}, bound = 0;
+    uint32_t key[4] = {most_of_half(row, 0), most_of_half(row, 1)}, bound = 0;
     const uint32_t highest = warp_max(max_of(key[0], key[1]));
-    bool both = k > WARP / 2, found = false;
-    if (!both) key[0] = max_of(key[0], key[1]);
+    enum { ONE, BOTH, FOUND } of = k > WARP / 2 ? BOTH : ONE; /* the bound: of a score a lane, of two, the k-th key */
+    if (of == ONE) key[0] = max_of(key[0], key[1]);
 #pragma unroll 1
     for (;;) {
-        if (!found) bound = max_of(kth_of_lanes(key[0], key[1], both, k), least);
+        if (of != FOUND) bound = max_of(kth_of_lanes(key[0], key[1], of == BOTH, k), least);
         const uint32_t mask = reaching(row, bound);
         const int count = count_of(mask);
         if (count <= WARP) return mask;
         const uint32_t over = reaching(row, bound + 1);
         const int above = count_of(over);
         if (above < k) return over | first_of(mask & ~over, k - above);
-        found = count > 2 * WARP;
-        both = true;
+        if (of == ONE) {
+            of = BOTH;
+            key[0] = most_of_half(row, 0), key[1] = most_of_half(row, 1);
+            continue;
+        }
+        of = count > 2 * WARP ? FOUND : BOTH;
         if (count > SMALL_LIST) {
             bound = search({bound, highest}, k,
                            [&](uint32_t at) { return count_of(reaching(row, at)); });
@@ -143,7 +152,7 @@ CAIRN_INLINE uint32_t small_select(const small_row &row, const score_t *from, in
             key[j] = i < count ? topk_key(from[list[i]]) : 0;
         }
         warp_sync();
-        if (found)
+        if (of == FOUND)
             bound = search({bound, highest}, k, [&](uint32_t at) {
                 int all = 0;
 #pragma unroll
