@@ -306,6 +306,14 @@ CAIRN_INLINE uint32_t funnel_right(uint32_t lo, uint32_t hi, uint32_t shift) {
 CAIRN_INLINE int32_t dot4(int32_t a, int32_t b, int32_t sum) { return __dp4a(a, b, sum); }
 CAIRN_INLINE uint32_t dot4(uint32_t a, uint32_t b, uint32_t sum) { return __dp4a(a, b, sum); }
 
+/* count + 1 if a > b, if a >= b: two instructions where the compiler makes three of `count += a > b`. */
+CAIRN_INLINE void add_if_over(uint32_t &count, uint32_t a, uint32_t b) {
+    asm("{ .reg .pred is; setp.gt.u32 is, %1, %2; @is add.u32 %0, %0, 1; }" : "+r"(count) : "r"(a), "r"(b));
+}
+CAIRN_INLINE void add_if_reaching(uint32_t &count, float a, float b) {
+    asm("{ .reg .pred is; setp.ge.f32 is, %1, %2; @is add.u32 %0, %0, 1; }" : "+r"(count) : "f"(a), "f"(b));
+}
+
 /* Any function of three bits, bit by bit: table = f(0xf0, 0xcc, 0xaa). */
 template <int table> CAIRN_INLINE uint32_t logic3(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t d;

@@ -42,6 +42,8 @@ struct short_shared {
     uint32_t taken, last;      /* by choose_listed */
 };
 
+static_assert(2 * SHORT_THREADS <= CUT_BINS, "room for a map of the row");
+
 struct short_row {
     float x[SHORT_ITEMS]; /* NaN past the end */
     int length;
@@ -78,23 +80,33 @@ CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
     return most;
 }
 
+/* This thread's of the threads' own, when each warp gets some of every warp's. Rows change slowly, so that neighbours,
+ * which share a warp, are alike; here warps see as much as each other of the row. One barrier. */
+CAIRN_INLINE uint32_t spread_over_warps(uint32_t *all, uint32_t own) {
+    constexpr int EACH = WARP / CUT_WARPS;
+    all[thread_id()] = own;
+    block_sync();
+    const int warp = lane_id() % CUT_WARPS, lane = (warp_id() + warp) * EACH + lane_id() / CUT_WARPS;
+    return all[warp * WARP + lane % WARP];
+}
+
 /* A key that k candidates reach, for small k seldom many more: the least of what the warps name;
  * else 0. Ends with a barrier. */
 CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
-    const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */
-    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > SHORT_QUOTA * full);
+    const int quota = ceil_div(k, CUT_WARPS), full = row.length / (VECTOR * WARP); /* warps without an idle lane */
+    const bool names = quota <= min_of(full * (WARP / CUT_WARPS), SHORT_QUOTA);
     if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;
     if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;
-    float most = row.x[0];
+    if (names) {
+        float most = row.x[0];
 #pragma unroll
-    for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
-    if (quota <= SHORT_QUOTA && warp_id() < full) {
-        uint32_t named = kth_of_warp(topk_key(most), quota);
+        for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
+        const uint32_t named = kth_of_warp(spread_over_warps(s.cut.bins, topk_key(most)), quota);
         if (lane_id() == 0) s.cut.sums[warp_id()] = named;
     }
     block_sync();
-    if (quota > SHORT_QUOTA) return 0;
-    const uint32_t bound = warp_min(lane_id() < full ? s.cut.sums[lane_id()] : 0xffffffffu);
+    if (!names) return 0;
+    const uint32_t bound = warp_min(lane_id() < CUT_WARPS ? s.cut.sums[lane_id()] : 0xffffffffu);
     return bound < row.least ? 0 : bound;
 }
 
@@ -272,24 +284,48 @@ CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int 
 #pragma unroll 1
     for (int i = cut_part(shift) * 8; i < count; i += 8 << shift) {
         const u32x4 v = *(const u32x4 *)&list[i], w = *(const u32x4 *)&list[i + 4];
-        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
-        over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
-        over += (uint32_t)(w.x > mine) + (uint32_t)(w.y > mine);
-        over += (uint32_t)(w.z > mine) + (uint32_t)(w.w > mine);
+        add_if_over(over, v.x, mine), add_if_over(over, v.y, mine);
+        add_if_over(over, v.z, mine), add_if_over(over, v.w, mine);
+        add_if_over(over, w.x, mine), add_if_over(over, w.y, mine);
+        add_if_over(over, w.z, mine), add_if_over(over, w.w, mine);
     }
     return (int)cut_sum(over, shift);
 }
 
-/* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,
- * together if `alone`, else each where it was listed. False when equal ones do not all fit or have
- * one rank: then each is where it was listed, the s.last better than them, and TIED for theirs. */
-#define TIED 1u
-CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {
+/* Whether a thread's key, which has a place and `over` better ones if the thread `leads` it, is among the best `need`,
+ * when those equal to the last of them do not all fit: these are numbered by position, as bits of a map. Empties
+ * s.chosen. */
+CAIRN_INLINE bool is_first_of_equal(short_shared &s, uint32_t place, bool leads, int over, int need) {
+    uint32_t *map = s.cut.bins, *before = map + SHORT_THREADS; /* a thread has no more than 32 items */
+    const bool reaches = leads && over < need;
+    const uint32_t position = ~place, bit = 1u << position % 32;
+    map[thread_id()] = 0;
+    if (thread_id() < CUT_LIST) s.chosen[thread_id()] = 0;
+    if (reaches) atomic_max(&s.last, (uint32_t)over);
+    block_sync();
+    if (thread_id() == 0) s.taken = 0;
+    const bool last = reaches && over == (int)s.last;
+    if (last) atomic_or(&map[position / 32], bit);
+    block_sync();
+    const uint32_t mine = (uint32_t)popcount(map[thread_id()]), end = warp_scan(mine);
+    if (lane_id() == WARP - 1) s.cut.sums[warp_id()] = end;
+    block_sync();
+    before[thread_id()] = warp_sum(lane_id() < warp_id() ? s.cut.sums[lane_id()] : 0u) + end - mine;
+    block_sync();
+    if (last) over += (int)before[position / 32] + popcount(map[position / 32] & (bit - 1));
+    return reaches && over < need;
+}
+
+/* Leaves the places of the best `need` of the `count` listed in s.chosen: where they are all of the best k by rank if
+ * `ranked`, else together; else each where it was listed, and where it is ranked and equal ones have one rank. Whether
+ * it is one of the former. */
+CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, int k, bool ranked) {
     const int shift = cut_share(count), mine = thread_id() >> shift;
-    const bool leads = mine < count && cut_part(shift) == 0;
     const uint32_t key = mine < count ? s.cut.list[mine] : 0;
     int over = need;
     if (warp_id() * WARP >> shift < count) over = count_over(s.cut.list, count, key, shift);
+    const bool alone = need == k, leads = mine < count && cut_part(shift) == 0;
+    ranked = ranked && alone;
     if (leads && over < need) {
         const int at = (int)atomic_add(&s.taken, 1u);
         if (ranked) atomic_max(&s.chosen[over], s.places[mine]); /* equal ones have one rank */
@@ -297,12 +333,12 @@ CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone
     }
     block_sync();
     if (s.taken == (uint32_t)need &&
-        (!ranked || block_sync_and(thread_id() >= need || s.chosen[thread_id()]))) return true;
-    if (leads && over < need) atomic_max(&s.last, (uint32_t)over);
+        (!ranked || block_sync_and(thread_id() >= need || s.chosen[thread_id()]))) return alone;
+    const uint32_t place = leads ? s.places[mine] : 0;
+    if (is_first_of_equal(s, place, leads, over, need))
+        s.chosen[alone && !ranked ? (int)atomic_add(&s.taken, 1u) : mine] = place;
     block_sync();
-    if (leads) s.chosen[mine] = over < (int)s.last ? s.places[mine] : over == (int)s.last ? TIED : 0;
-    block_sync();
-    return false;
+    return alone && !ranked;
 }
 
 /* ---- in order ---------------------------------------------------------------------------------- */
@@ -406,8 +442,8 @@ CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row
         const int over = block_sync_count(reaching(row, bound + 1) != 0);
         choice.equal = !over && choice.inside > choice.need;
         if (few || choice.equal) return first;
-        /* seldom: the warps' scores differ, as in a random walk; many equal ones are left to keys */
-        by_value = over * 8 > SHORT_THREADS;
+        /* seldom: a thread's own scores are alike; many equal ones are left to keys */
+        by_value = over * 8 > min_of(choice.inside, SHORT_THREADS);
     }
     if (by_value) {
         choice.open = 0;
@@ -430,19 +466,14 @@ CAIRN_INLINE int choose_short(short_shared &s, const score_t *from, short_row &r
     uint32_t first = choose_few(s, from, row, find_bound(s, row, k), choice);
     bool equal = choice.equal;
     if (!equal && choice.inside > choice.need) {
-        const bool alone = choice.need == k, ranked = alone && sort_size;
-        equal = !choose_listed(s, choice.inside, choice.need, alone, ranked);
-        if (equal) choice.need -= (int)s.last;
-        else if (alone) {
-            order_chosen(s, k, ranked, indices ? indices : positions);
+        if (choose_listed(s, choice.inside, choice.need, k, sort_size != 0)) {
+            order_chosen(s, k, sort_size != 0, indices ? indices : positions);
             return indices ? -1 : k;
         }
 #pragma unroll 1
-        for (uint32_t open = choice.open; open; open &= open - 1) {
-            const uint32_t bit = open & (0u - open), place = s.chosen[first++];
-            if (place > TIED) choice.in |= bit;
-            if (place != TIED) choice.open ^= bit;
-        }
+        for (uint32_t open = choice.open; open; open &= open - 1)
+            if (s.chosen[first++]) choice.in |= open & (0u - open);
+        choice.open = 0;
     }
     uint32_t slots[2 * LEVEL_WORDS];
 #pragma unroll 1

@@ -304,6 +304,8 @@ CAIRN_INLINE uint32_t dot4(uint32_t a, uint32_t b, uint32_t sum) {
     for (int i = 0; i < 4; i++) sum += (a >> 8 * i & 0xff) * (b >> 8 * i & 0xff);
     return sum;
 }
+CAIRN_INLINE void add_if_over(uint32_t &count, uint32_t a, uint32_t b) { count += a > b; }
+CAIRN_INLINE void add_if_reaching(uint32_t &count, float a, float b) { count += a >= b; }
 template <int table> CAIRN_INLINE uint32_t logic3(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t r = 0;
     for (int i = 0; i < 8; i++)
