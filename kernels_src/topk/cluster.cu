@@ -89,11 +89,13 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     load_sample(slice, (u32x4 *)s.keys);
     load_vectors<VECTORS>(slice, 0, 0, held.raw);
     stage_second(slice);
+    const float wanted = sample_wanted(slice, p.k);
+    if (!STAGES) cluster_wait(); /* every block has begun and set up its barriers: while the first scores come, */
     copy_async_wait<STAGES>();
-    const u32x4 guess = slice_guess(s, kept_slice(), p.k);
+    const u32x4 guess = slice_guess(s, kept_slice(), wanted);
     const row_slice &w = kept_slice();
-    cluster_wait(); /* every block has begun and set up its barriers */
-    const agreed_guess agreed = agree(s, w, guess, p.k, floor);
+    if (STAGES) cluster_wait(); /* or, where more are on their way, behind the guess */
+    const agreed_guess agreed = agree(s, w, guess, wanted, floor);
     key_range keys = agreed.keys;
     key_region regions = agreed.region;
     const uint32_t tied = agreed.tied;

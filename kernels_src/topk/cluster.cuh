@@ -26,7 +26,7 @@ struct cluster_shared {
      * in the upper half how many items of the map come before each word. At first the sample. */
     alignas(16) uint32_t keys[ROOM];
     uint32_t chunks[CHUNKS];  /* of the keys, at the first block: begin, count << 16, block << 24 */
-    uint32_t own[LISTED];     /* keys of this block's candidates, in any order */
+    alignas(16) uint32_t own[LISTED]; /* keys of this block's candidates, in any order */
     int32_t elements[LISTED]; /* which they are */
     alignas(16) uint32_t bins[BINS];
     alignas(16) uint32_t map[BINS]; /* empty but while items are visited */
@@ -48,6 +48,7 @@ struct cluster_shared {
     alignas(8) uint64_t guesses_in, named_in, counts_in, keys_in, verdict_in, chosen_in;
 };
 static_assert(THREADS * 4 <= 2 * BINS, "room for the sample");
+static_assert(LISTED % 4 == 0 && SHARE % 4 == 0, "keys are sent four at a time");
 static_assert(REGION >= SHARE && LISTED >= SHARE && LISTED <= CAPACITY, "a block's keys");
 struct staged_shared {
     slice_stage stage;
@@ -62,7 +63,7 @@ CAIRN_INLINE void begin_barriers(cluster_shared &s) {
 #pragma unroll
     for (int i = 0; i < 6; i++) mbarrier_init(shared_addr(all[i]), 1);
     mbarrier_arrive_expect(shared_addr(&s.guesses_in), CLUSTER * 16);
-    mbarrier_arrive_expect(shared_addr(&s.named_in), CLUSTER * CLUSTER * 8);
+    mbarrier_arrive_expect(shared_addr(&s.named_in), CLUSTER * CLUSTER * 4);
     mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
     mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
     mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
@@ -229,18 +230,19 @@ CAIRN_INLINE float sampled_each(const row_slice &w) {
     return fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
 }
 
+/* About as many more as chance may add to a count: a root is slow where it is exact. */
+CAIRN_INLINE float with_chance(float count) { return count + 4.0f * count * rsqrt_fast(fmaxf(count, 1e-6f)) + 2.0f; }
+
 /* How many of the row's sample are to reach a key, that k scores do in all likelihood. */
 CAIRN_INLINE float sample_wanted(const row_slice &w, int k) {
-    const float expected = (float)(k * SAMPLES) / sampled_each(w);
-    return expected + 4.0f * sqrt_f32(expected) + 2.0f;
+    return with_chance((float)(k * SAMPLES) * rcp_fast(sampled_each(w)));
 }
 
 /* From a sample of the slice: {a key that this block's part of k scores reach, or EVERY where that
  * says little of the row; a key that k scores of this block alone reach; the greatest; what the last of
  * its part is equal to with many others}, in all likelihood; 0: all scores may be needed, there is no
  * such key. */
-CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, int k) {
-    const float wanted = sample_wanted(w, k);
+CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, float wanted) {
     const int lanes = (int)((float)w.end * rcp_fast(sampled_each(w))) + 1;
     u32x4 guess = pick_keys(s, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1, (uint32_t)wanted + 1},
                             min_of(lanes, THREADS));
@@ -266,7 +268,7 @@ struct key_region {
 
 /* Of lane b: how many scores of block b reach a key at most, in all likelihood, which `count` of its sample reach. */
 CAIRN_INLINE uint32_t candidates_of(const row_slice &w, float count) {
-    const float scores = (float)w.size * (1.0f / (THREADS * SAMPLES)) * (count + 4.0f * sqrt_f32(count) + 2.0f);
+    const float scores = (float)w.size * (1.0f / (THREADS * SAMPLES)) * with_chance(count);
     return lane_id() < CLUSTER ? (uint32_t)fminf(scores, (float)LISTED) : 0u;
 }
 
@@ -277,55 +279,56 @@ struct agreed_guess {
 };
 
 /* Where one block alone has what is wanted: a key that k scores of it reach. */
-CAIRN_INLINE agreed_guess only_guess(const row_slice &w, bool has, int k, uint32_t alone) {
-    return {{alone, 0}, key_region::expected(candidates_of(w, has ? sample_wanted(w, k) + 1.0f : 0.0f)), 0};
+CAIRN_INLINE agreed_guess only_guess(const row_slice &w, bool has, float wanted, uint32_t alone) {
+    return {{alone, 0}, key_region::expected(candidates_of(w, has ? wanted + 1.0f : 0.0f)), 0};
+}
+
+/* How many of a warp's part of the sample reach this lane's name; lanes that share one have each a part of it. */
+CAIRN_INLINE uint32_t count_reaching(const cluster_shared &s, float name) {
+    constexpr int PARTS = WARP / CLUSTER;
+    uint32_t reach = 0;
+#pragma unroll 4
+    for (int i = warp_id() * PARTS + lane_id() / CLUSTER; i < THREADS; i += WARPS * PARTS) {
+        const score_vector v = bit_cast<score_vector>(((const u32x4 *)s.keys)[i]);
+#pragma unroll
+        for (int c = 0; c < SAMPLES; c++) add_if_reaching(reach, to_f32(v.score[c]), name);
+    }
+    return reach;
 }
 
 /* Where the blocks differ: the greatest key that some block named and that `wanted` of the row's sample reach; and what
- * that makes of each block's candidates. `alone` is such a key. Every block counts its own sample, which lies where it
- * did until all have. The bins are no longer used. */
+ * that makes of each block's candidates. `alone` is such a key, so that it stands for lesser ones. Every block counts
+ * its own sample, which lies where it did until all have. The bins are no longer used. */
 CAIRN_INLINE agreed_guess count_guesses(cluster_shared &s, const row_slice &w, float wanted, uint32_t alone) {
-    constexpr int NAMED = 2 * CLUSTER, OWN = BINS / 2;
-    static_assert(CLUSTER * NAMED <= OWN && THREADS <= OWN, "room in the bins, of which the upper half is empty");
-    const int lane = lane_id();
-    const u32x4 of = s.guesses[lane % CLUSTER];
-    const uint32_t named = lane < CLUSTER ? of.x : of.y;
-    const uint32_t name = lane < NAMED && named != EVERY && named >= alone ? named : 0;
-    const uint32_t least = warp_min(name ? name : EVERY);
-    uint32_t best = 0, mine = 0;
-#pragma unroll
-    for (int c = 0; c < SAMPLES; c++) best = max_of(best, sample_key(s, c));
-#pragma unroll 1
-    for (uint32_t names = warp_any(best >= least) ? warp_ballot(name != 0) : 0u; names; names &= names - 1) {
-        const int i = find_first_set(names) - 1;
-        const uint32_t key = shuffle(name, i);
-        uint32_t reach = 0;
-#pragma unroll
-        for (int c = 0; c < SAMPLES; c++) reach += (uint32_t)popcount(warp_ballot(sample_key(s, c) >= key));
-        if (lane == i) mine = reach;
+    constexpr int OWN = BINS / 2;
+    static_assert(CLUSTER * CLUSTER <= OWN && THREADS <= OWN, "room in the bins, of which the upper half is empty");
+    const int of = lane_id() % CLUSTER;
+    const uint32_t named = s.guesses[of].x, name = named == EVERY ? alone : max_of(named, alone);
+    if (s.guesses[cluster_rank()].z >= warp_min(name ? name : EVERY)) { /* in most blocks none does */
+        const uint32_t reach = name ? count_reaching(s, key_score(name)) : 0;
+        if (reach) atomic_add(&s.bins[OWN + of], reach);
     }
-    if (mine) atomic_add(&s.bins[OWN + lane], mine);
     block_sync();
 #pragma unroll 1
-    for (int i = thread_id(); i < CLUSTER * NAMED; i += THREADS)
-        remote_store_async(remote(shared_addr(&s.bins[cluster_rank() * NAMED + i % NAMED]), i / NAMED),
-                           s.bins[OWN + i % NAMED], remote(shared_addr(&s.named_in), i / NAMED));
+    for (int i = thread_id(); i < CLUSTER * CLUSTER; i += THREADS)
+        remote_store_async(remote(shared_addr(&s.bins[cluster_rank() * CLUSTER + i % CLUSTER]), i / CLUSTER),
+                           s.bins[OWN + i % CLUSTER], remote(shared_addr(&s.named_in), i / CLUSTER));
     mbarrier_wait_cluster(shared_addr(&s.named_in), 0);
     uint32_t all = 0;
 #pragma unroll
-    for (int b = 0; b < CLUSTER; b++) all += s.bins[b * NAMED + lane % NAMED];
+    for (int b = 0; b < CLUSTER; b++) all += s.bins[b * CLUSTER + of];
     const bool enough = name && (float)all >= wanted;
     const uint32_t key = warp_max(enough ? name : 0u);
     const int chosen = max_of(find_first_set(warp_ballot(enough && name == key)) - 1, 0);
-    const float count = (float)s.bins[lane % CLUSTER * NAMED + chosen];
+    const float count = (float)s.bins[of * CLUSTER + chosen];
     block_sync(); /* the bins are others' now */
     if (!key) return {{0, 0}, key_region::even(REGION), 0};
     return {{key, 0}, key_region::expected(candidates_of(w, count)), 0};
 }
 
 /* Whether the row's wanted scores, and half as many again, fit any block's region. */
-CAIRN_INLINE bool few_wanted(const row_slice &w, int k) {
-    return sample_wanted(w, k) * 1.5f * (float)w.size <= (float)(SHARE * THREADS * SAMPLES);
+CAIRN_INLINE bool few_wanted(const row_slice &w, float wanted) {
+    return wanted * 1.5f * (float)w.size <= (float)(SHARE * THREADS * SAMPLES);
 }
 
 /* The key that most blocks say their part of the best ends in equals of, 0 where they do not. */
@@ -337,7 +340,8 @@ CAIRN_INLINE uint32_t agreed_tie(u32x4 of) {
 
 /* {A key that k scores of the row reach, in all likelihood, or the floor; the sample's greatest}.
  * Where the blocks say much the same, their mean; where few are wanted, the least of them; else what they count. */
-CAIRN_INLINE agreed_guess agree(cluster_shared &s, const row_slice &w, u32x4 mine, int k, uint32_t floor) {
+CAIRN_INLINE agreed_guess agree(cluster_shared &s, const row_slice &w, u32x4 mine, float wanted,
+                                uint32_t floor) {
     if (thread_id() < CLUSTER)
         remote_store_async(remote(shared_addr(&s.guesses[cluster_rank()]), thread_id()), mine,
                            remote(shared_addr(&s.guesses_in), thread_id()));
@@ -352,9 +356,9 @@ CAIRN_INLINE agreed_guess agree(cluster_shared &s, const row_slice &w, u32x4 min
     if (least && least != EVERY) {
         if (alike || guess.tied) guess.keys.low = mean;
         else if (popcount(warp_ballot(lane_id() < CLUSTER && of.z >= alone)) == 1)
-            guess = only_guess(w, of.z >= alone, k, alone);
-        else if (few_wanted(w, k) && alone <= least) guess.keys.low = least;
-        else guess = count_guesses(s, w, sample_wanted(w, k), alone);
+            guess = only_guess(w, of.z >= alone, wanted, alone);
+        else if (few_wanted(w, wanted) && alone <= least) guess.keys.low = least;
+        else guess = count_guesses(s, w, wanted, alone);
     }
     guess.keys.low = max_of(max_of(floor, alone), guess.keys.low);
     guess.keys.high = max_of(guess.keys.low, high);
@@ -422,7 +426,8 @@ CAIRN_INLINE reach_bits visited_bits(const thread_bits &mine, int t, uint32_t lo
     return STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
 }
 
-/* How many keys a block sends that has so many candidates: of too many, which are not selected from, a few. */
+/* How many keys a block sends that has so many candidates, but for some behind them that fill a vector, for each store
+ * takes as long: of too many, which are not selected from, a few. */
 CAIRN_INLINE uint32_t sent_of(uint32_t candidates, uint32_t most) {
     return candidates <= most ? candidates : min_of(most, (uint32_t)min_of(SHARE, THREADS));
 }
@@ -430,7 +435,7 @@ CAIRN_INLINE uint32_t sent_of(uint32_t candidates, uint32_t most) {
 /* Puts the items that this thread's bits name from place `at` on, as far as `most`: all vectors in turn, each lane
  * from another on, lest lanes whose places are as many apart as there are banks wait for each other. */
 CAIRN_INLINE void put_many(cluster_shared &s, int t, uint32_t bits, uint32_t at, uint32_t most) {
-#pragma unroll 2
+#pragma unroll 4
     for (int j = 0; j < VECTORS; j++) {
         const int v = (int)((uint32_t)(j + lane_id()) % VECTORS), element = vector_element(t, v);
         const uint32_t own = bits >> (v * VECTOR);
@@ -470,11 +475,18 @@ CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits
     block_sync();
     const uint32_t count = sent_of(placed, most);
     const score_t *base = w.base;
-#pragma unroll 4
-    for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS) {
-        s.own[i] = topk_key(base[s.elements[i]]);
-        remote_store_async(there + i * 4, s.own[i], barrier);
+    uint32_t at = (uint32_t)thread_id();
+#pragma unroll 1
+    for (; at + THREADS < count; at += 2 * THREADS) { /* two loads at once */
+        const score_t one = load_constant(base + s.elements[at]), two = load_constant(base + s.elements[at + THREADS]);
+        s.own[at] = topk_key(one), s.own[at + THREADS] = topk_key(two);
     }
+    if (at < count) s.own[at] = topk_key(load_constant(base + s.elements[at]));
+    warp_sync(); /* a warp sends what it has written itself */
+#pragma unroll 1
+    for (uint32_t i = (uint32_t)(lane_id() / 8 * THREADS + warp_id() * WARP + lane_id() % 8 * 4); i < count;
+         i += 4 * THREADS)
+        remote_store_async(there + i * 4, *(const u32x4 *)&s.own[i], barrier);
 }
 
 /* What a block has chosen: everything over `key`, and of those equal to it what lies at or before

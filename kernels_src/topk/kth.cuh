@@ -29,7 +29,7 @@ struct received_count { uint32_t total, chunks; bool even, overflows; };
 CAIRN_INLINE received_count receive_keys(cluster_shared &s, key_region regions, uint32_t phase) {
     mbarrier_wait_cluster(shared_addr(&s.counts_in), phase);
     const uint32_t count = lane_id() < CLUSTER ? s.counts[lane_id()] : 0;
-    const uint32_t bytes = warp_sum(sent_of(count, regions.size) * 4);
+    const uint32_t bytes = warp_sum(round_up(sent_of(count, regions.size), 4u) * 4);
     if (thread_id() == 0) mbarrier_arrive_expect(shared_addr(&s.keys_in), bytes);
     received_count got = {warp_sum(count), 0, warp_all(count <= SHARE), warp_any(count > regions.size)};
     if (!got.even) {
@@ -115,26 +115,25 @@ CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
     return (mine.valid >> j & 1u) && mine.key[j] - range.low <= range.high - range.low;
 }
 
-/* Puts the need-th of the list, behind which there are zeros, into s.key and how many of its equals
- * are needed into s.ties. Several threads beside each other compare a key, each with a part of the list. */
+/* Puts the need-th of the list, behind which there are zeros, into s.key and how many of its equals are needed into
+ * s.ties, which are EVERY and `need`. Several threads beside each other compare a key, each with a part of the list. It
+ * is the least that fewer than `need` exceed, and none of those is exceeded by more. */
 CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
     constexpr int PARTS = min_of(THREADS / LIST, WARP);
-    const int own = thread_id() / PARTS;
     if (warp_id() * WARP / PARTS < count) {
-        const uint32_t mine = s.list[min_of(own, count - 1)];
-        uint32_t over = 0, reach = 0;
-#pragma unroll 1
+        const uint32_t mine = s.list[min_of(thread_id() / PARTS, count - 1)];
+        uint32_t over = 0;
+#pragma unroll 2
         for (int i = thread_id() % PARTS * 4; i < count; i += PARTS * 4) {
             const u32x4 v = *(const u32x4 *)&s.list[i];
-            over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
-            over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
-            reach += (uint32_t)(v.x >= mine) + (uint32_t)(v.y >= mine);
-            reach += (uint32_t)(v.z >= mine) + (uint32_t)(v.w >= mine);
+            add_if_over(over, v.x, mine), add_if_over(over, v.y, mine);
+            add_if_over(over, v.z, mine), add_if_over(over, v.w, mine);
         }
-        over = warp_sum_butterfly(over, PARTS), reach = warp_sum_butterfly(reach, PARTS);
-        if (over < need && reach >= need) { /* equal ones all say the same */
-            atomic_exchange(&s.key, mine);
-            atomic_exchange(&s.ties, need - over);
+        over = warp_sum_butterfly(over, PARTS);
+        const uint32_t key = warp_min(over < need ? mine : EVERY), ties = warp_min(over < need ? need - over : EVERY);
+        if (lane_id() == 0 && key != EVERY) {
+            atomic_min(&s.key, key);
+            atomic_min(&s.ties, ties);
         }
     }
     block_sync();
@@ -178,10 +177,17 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
             return;
         }
         if (at.inside <= LIST) {
+            uint32_t in = 0;
 #pragma unroll
-            for (int j = 0; j < KEYS; j++)
-                if (has_key(mine, j, range)) s.list[atomic_add(&s.listed, 1u)] = mine.key[j];
+            for (int j = 0; j < KEYS; j++) in |= has_key(mine, j, range) ? 1u << j : 0u;
+            if (in) {
+                uint32_t at = atomic_add(&s.listed, (uint32_t)popcount(in));
+#pragma unroll
+                for (int j = 0; j < KEYS; j++)
+                    if (in >> j & 1u) s.list[at++] = mine.key[j];
+            }
             if (thread_id() < 3) s.list[(int)at.inside + thread_id()] = 0;
+            if (thread_id() == 0) s.key = EVERY, s.ties = need;
             block_sync();
             rank_list(s, (int)at.inside, need);
             return;
