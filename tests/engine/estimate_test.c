@@ -447,8 +447,8 @@ static bool scenario(cairn_backend backend, cairn_status *status) {
     return told && !fake.live && !fake.device_live && !live_blocks && !host_live;
 }
 
-/* What a dead device holds from its opening cannot be given back: it dies later. */
-/* Within the whole suite every other call fails once with one tree, for good with the next. */
+/* What a dead device holds from its opening cannot be given back: it dies later. Within the whole suite every other
+ * call fails once with one tree, for good with the next. */
 static void test_calls(bool sticky) {
     const int turn = turn_of(2), step = turn < 0 ? 1 : 2;
     int calls, first, bad = 0, passed = 0;

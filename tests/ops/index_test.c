@@ -240,13 +240,14 @@ static double near_enough(void) {
 }
 
 /* Of one window: the relative difference of semantics, and no value far off. */
-typedef struct nearness { double xy, xx, yy; bool fine; } nearness;
+typedef struct nearness { double xy, xx, yy; bool fine; int count; } nearness;
 static void note_near(nearness *n, double x, double y, double size) {
-    n->xy += x * y, n->xx += x * x, n->yy += y * y;
+    n->xy += x * y, n->xx += x * x, n->yy += y * y, n->count++;
     n->fine = n->fine && fabs(x - y) <= near_enough() * size + 1e-9;
 }
+/* How alike all are says nothing of a few: terms of both signs may leave next to nothing of one. */
 static bool is_near(const nearness *n) {
-    return n->fine && (n->xx + n->yy == 0 || 1 - 2 * n->xy / (n->xx + n->yy) < 5e-6);
+    return n->fine && (n->count < 8 || n->xx + n->yy == 0 || 1 - 2 * n->xy / (n->xx + n->yy) < 5e-6);
 }
 
 /* The sum of what a logit's terms amount to, for its tolerance. */
@@ -288,7 +289,7 @@ static void drop_ragged(ragged *g) {
 
 /* Every logit in its window; outside -inf or what was there: bytes of 0xff. */
 static bool check_ragged(const ragged *g, int clean) {
-    nearness near = {0, 0, 0, true};
+    nearness near = {0, 0, 0, true, 0};
     bool fine = true;
     for (int r = 0; r < g->rows; r++)
         for (int j = 0; j < g->n; j++) {
@@ -397,7 +398,7 @@ static void drop_paged(paged *g) {
 }
 
 static bool check_paged(const paged *g, int clean) {
-    nearness near = {0, 0, 0, true};
+    nearness near = {0, 0, 0, true, 0};
     bool fine = true;
     for (int r = 0; r < g->rows; r++)
         for (int j = 0; j < g->n; j++) {
