@@ -445,8 +445,9 @@ CAIRN_API cairn_status cairn_config_dump(const cairn_config *config, char *text,
 typedef struct cairn_runtime cairn_runtime;
 
 /* Opens a runtime on the backend that the config names: loads the driver, makes a context or takes the host
- * program's, starts the CPU threads. backend "auto" falls back to the CPU with one log line. On failure *rt is NULL
- * and the message stands in error[error_bytes] (may be NULL, 0). [blocks] Errors: INVALID_CONFIG, VERSION_MISMATCH,
+ * program's, starts the CPU threads. backend "auto" falls back to the CPU with one log line. Where no compiled
+ * kernel is kept a thread begins to open NVRTC meanwhile, unless jit.threads is 1. On failure *rt is NULL and the
+ * message stands in error[error_bytes] (may be NULL, 0). [blocks] Errors: INVALID_CONFIG, VERSION_MISMATCH,
  * NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, OUT_OF_MEMORY, DEVICE_ERROR. */
 CAIRN_API cairn_status cairn_open(const cairn_config *config, cairn_runtime **rt, char *error, size_t error_bytes);
 
