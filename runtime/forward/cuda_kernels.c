@@ -271,13 +271,6 @@ static jit_constant *cuda_block_constants(const forward_cuda_state *f, int set, 
     return out;
 }
 
-/* Of a prompt's attention, what is compiled soonest. */
-static jit_constant *cuda_brief_constants(const forward_cuda_state *f, jit_constant *out) {
-    cuda_constants(f, 0, f->max_rows, 0, 0, out);
-    cuda_constant(out, "FIRST_APART")->value = 0;
-    return out;
-}
-
 /* Of a prompt's products, those of one program. */
 static jit_constant *cuda_apart_constants(const forward_cuda_state *f, int set, unsigned products,
                                           jit_constant *out) {
@@ -309,8 +302,10 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     request.constant_count = cuda_stage_constants(f, set, t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
-    if (p->first == PROMPT_K_ATTEND && p->turn == JIT_AWAITED && cuda_attends_many(f))
-        request.constants = cuda_brief_constants(f, t->attend);
+    if (p->first == PROMPT_K_ATTEND && p->turn == JIT_AWAITED && cuda_attends_many(f)) {
+        request.constants = (jit_constant *)memcpy(t->attend, t->prompt[0], sizeof t->attend);
+        cuda_constant(t->attend, "FIRST_APART")->value = 0; /* what is compiled soonest */
+    }
     if (p->first >= PROMPT_K_EMBED && p->products && p->form == STEP_FORM_ALL)
         request.constants = cuda_apart_constants(f, set, p->products, t->apart[t->apart_count++]);
     if (p->form == STEP_FORM_ALONE) request.constants = cuda_alone_constants(f, set, t->alone[set]);
