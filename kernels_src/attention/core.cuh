@@ -153,9 +153,16 @@ struct key_piece {
     int position, last;
 };
 
-/* sm_120 runs out of registers where more is under way at a time: copies of a piece; in a step's one kernel
- * products of keys, and another way for few queries. */
-constexpr int FETCHES = CAIRN_ARCH >= 1000 || DIM > 64 ? 2 : 4;
+/* Leaves no key alone. */
+struct no_skip {
+    CAIRN_MEMBER bool operator()(int, int, bool) const { return false; }
+};
+
+/* Copies of a piece in one text: what leaves keys alone does so once, before its loop. sm_120 runs out of registers
+ * where more is under way at a time; so it does in a step's one kernel by products of keys, and by another way for few
+ * queries. */
+template <class Skip> constexpr int FETCHES = 1;
+template <> constexpr int FETCHES<no_skip> = CAIRN_ARCH >= 1000 || DIM > 64 ? 2 : 4;
 #if CAIRN_ARCH >= 1000 && defined(CAIRN_BLOCKS)
 constexpr bool SCARCE = CAIRN_BLOCKS > 0;
 #else
@@ -180,7 +187,7 @@ CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr 
     constexpr int PARTS = store_of<Cache>::type::PARTS;
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
-#pragma unroll FETCHES
+#pragma unroll FETCHES<Skip>
         for (int n = lane_id(); n < 16 * PARTS; n += WARP) {
             const int slot = n / PARTS, part = n % PARTS;
             const bool seen = slot <= piece[i].last;
@@ -189,11 +196,6 @@ CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr 
         }
     }
 }
-
-/* Leaves no key alone. */
-struct no_skip {
-    CAIRN_MEMBER bool operator()(int, int, bool) const { return false; }
-};
 
 /* The same of f16 whose heads are whole lines, all keys: the sixteen of a piece follow each other, so a
  * lane's copies are steps of one length. (Worked out one by one, addresses were two thirds of all
@@ -234,6 +236,14 @@ CAIRN_INLINE void fetch_values(Cache cache, int value_step, const key_piece *pie
     if constexpr (STEPS<Cache, Skip>)
         fetch_steps(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place);
     else fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place, skip);
+}
+
+/* Both, by one text: for kernels that fetch so once, before their loop, for whose compilation the code counts. Of
+ * caches whose keys and values differ by where they lie alone. */
+template <class Cache, class Skip>
+CAIRN_INLINE void fetch_both(Cache cache, int value_step, const key_piece *piece, unsigned char *mine, Skip skip) {
+#pragma unroll 1
+    for (int side = 0; side < 2; side++) fetch_keys(cache + side * value_step, piece, mine + side * KEYS_BYTES, skip);
 }
 
 /* ---- lists of pages ---- */

@@ -201,8 +201,7 @@ CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, ste
         for (int i = 0; i < WARP_PIECES; i++)
             any = any || (piece[i].last >= 0 && piece[i].position + piece[i].last >= item.fresh);
         if (any) {
-            fetch_keys(cache, piece, mine, skip);
-            fetch_values(cache, VALUE_STEP, piece, mine, skip);
+            fetch_both(cache, VALUE_STEP, piece, mine, skip);
         }
     }
     copy_async_commit();

@@ -188,8 +188,7 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
     auto skip = [&](int i, int position, bool) {
         return early.position[i] < 0 || position >= r.fresh;
     };
-    fetch_keys(p.kv[layer], piece, mine, skip);
-    fetch_values(p.kv[layer], VALUE_STEP, piece, mine, skip);
+    fetch_both(p.kv[layer], VALUE_STEP, piece, mine, skip);
     copy_async_commit();
 }
 
@@ -240,8 +239,7 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
             const bool asked = early.position[i] == piece[i].position;
             return position >= r.fresh ? seen : asked;
         };
-        fetch_keys(p.kv[layer], piece, mine, skip);
-        fetch_values(p.kv[layer], VALUE_STEP, piece, mine, skip);
+        fetch_both(p.kv[layer], VALUE_STEP, piece, mine, skip);
     }
     copy_async_commit();
     place_fresh(r, chosen, chunk, own, work.keys);
