@@ -101,9 +101,9 @@ CAIRN_INLINE uint32_t *place_of(const step_params &p, uint16_t *kv, int row, int
     return (uint32_t *)(kv + (plane * PAGE + slot % PAGE) * HEAD_DIM + d);
 }
 
-/* Two outputs of every fourth of 32 tokens, from their row of shared memory, where its notes are, too. */
+/* Two outputs of every fourth of 16 tokens, from their row of shared memory, where its notes are, too. */
 CAIRN_INLINE void place_rows(const step_params &p, uint16_t *kv, int tile, const float *mine, int first, int rows) {
-    constexpr int COUNT = 8, BETWEEN = WARP / 8;
+    constexpr int COUNT = 4, BETWEEN = WARP / 8;
     const int pair = lane_id() % 8 * 2, n = tile * 16 + pair, head = n / HEAD_DIM, d = n % HEAD_DIM;
     f32x2 turn[COUNT];
 #pragma unroll
@@ -136,7 +136,7 @@ CAIRN_INLINE void place_tile(const step_params &p, const row_notes &notes, int t
     }
     warp_sync();
 #pragma unroll 1
-    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP)
+    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP / 2)
         place_rows(p, notes.kv, tile, mine + r * OUT_STRIDE, first + r, rows);
     warp_sync();
 }
