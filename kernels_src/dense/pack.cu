@@ -32,6 +32,7 @@ CAIRN_INLINE uint32_t gather_nibbles(const uint16_t *bytes, int t) {
 CAIRN_INLINE void pack_4(const pack_params &p, int64_t block_index, uint8_t *unit, int row) {
     int words = p.type == 3 ? 10 : 9;
     const uint16_t *block = (const uint16_t *)p.source + block_index * words;
+#pragma unroll 1
     for (int t = 0; t < 4; t++)
         ((uint32_t *)unit)[(row % 8 * 4 + t) * 2 + row / 8] = gather_nibbles(block + words - 8, t);
     uint16_t minimum = p.type == 3 ? block[1] : f32_to_f16(-8.0f * f16_to_f32(f16{block[0]})).bits;
@@ -40,6 +41,7 @@ CAIRN_INLINE void pack_4(const pack_params &p, int64_t block_index, uint8_t *uni
 
 CAIRN_INLINE void pack_8(const pack_params &p, int64_t block_index, uint8_t *unit, int row) {
     const uint16_t *block = (const uint16_t *)p.source + block_index * 17;
+#pragma unroll 1
     for (int k = 0; k < 32; k++)
         unit[(row % 8 * 4 + k / 8) * 16 + row / 8 * 8 + k % 8] =
             (uint8_t)(((const uint8_t *)(block + 1))[k] ^ 0x80);
