@@ -111,7 +111,6 @@ CAIRN_INLINE void prefetch_tiles(const uint8_t *weights, int first, int step, in
 }
 template <bool RESIDUAL, bool BROAD>
 CAIRN_INLINE void prefetch_layer(const step_params &p, int layer) {
-    constexpr int64_t QKV_BYTES = QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>();
     constexpr int64_t GATE_BYTES = FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>();
     constexpr int64_t O_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>();
     constexpr int64_t DOWN_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>();

@@ -230,7 +230,7 @@ CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int
     }
 
 WIDE(wide_qkv) {
-    const int tile = block_id(), part = tile < K_TILE ? 0 : tile < V_TILE ? 1 : 2;
+    const int tile = block_id(), part = qkv_part(tile);
     qkv_place places[ENDS];
     uint16_t *cache = load_constant_early(p.kv + p.layer);
     wide_product<PACK_Q, HIDDEN, 1, false>(
