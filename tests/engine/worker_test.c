@@ -87,26 +87,57 @@ static cairn_status listen(cairn_session *s, said *to, cairn_stop *stop) {
 static cairn_model *model;
 static cairn_session *six[SESSIONS];
 
-/* A thread with two sessions: submits, polls, cancels, and generates with blocking calls. */
-typedef struct guest { int index, good, rounds; } guest;
+/* A thread with two sessions: submits, polls, cancels, and generates with blocking calls. `wrong` says of the first
+ * call that failed what it and the session said: a failure once in a thousand runs has to tell its cause. */
+typedef struct guest { int index, good, rounds; char wrong[1024]; } guest;
 
-static bool one_round(int round, int i) {
+/* Keeps the first of what is wrong; false. */
+static bool blame(char *wrong, cairn_session *s, const char *call, cairn_status status) {
+    char why[512];
+    const cairn_status noted = cairn_session_error(s, why, sizeof why);
+    if (!*wrong)
+        snprintf(wrong, sizeof ((guest *)0)->wrong, "%s returned %s; its session's error: %s, \"%s\"", call,
+                 cairn_status_name(status), cairn_status_name(noted), why);
+    return false;
+}
+
+/* Ends what is wrong with the text that was heard and the one that was wanted. */
+static void blame_text(char *wrong, const said *text, cairn_stop stop, int i) {
+    const size_t bytes = strlen(wrong);
+    const int heard = (int)(text->bytes < MOST_TEXT ? text->bytes : MOST_TEXT);
+    if (strstr(wrong, "stop ")) return;
+    snprintf(wrong + bytes, sizeof ((guest *)0)->wrong - bytes, "; stop %d; %d bytes \"%.*s\", alone %d \"%.*s\"",
+             (int)stop, (int)text->bytes, heard < 160 ? heard : 160, text->text, (int)alone[i].bytes,
+             (int)(alone[i].bytes < 160 ? alone[i].bytes : 160), alone[i].text);
+}
+
+static bool one_round(int round, int i, char *wrong) {
+    const char *call = "generate_submit";
     cairn_generate_options o = wishes(40);
     cairn_stop stop = CAIRN_STOP_NONE;
     cairn_status status;
+    bool good;
     said text;
+    char why[256];
     memset(&text, 0, sizeof text);
-    if (round % 3 == 1)
-        return !cairn_generate_with(six[i], prompts[i], &o, hear, &text) && same_as_alone(&text, i);
-    if (cairn_generate_submit(six[i], prompts[i], &o)) return false;
-    if (round % 3 == 2) cairn_cancel(six[i]);
-    status = listen(six[i], &text, &stop);
-    if (stop == CAIRN_STOP_CANCEL) {
-        char why[256];
-        return round % 3 == 2 && status == CAIRN_CANCELLED &&
-               cairn_session_error(six[i], why, sizeof why) == CAIRN_CANCELLED && strstr(why, "cancel");
+    if (round % 3 == 1) {
+        call = "generate_with";
+        status = cairn_generate_with(six[i], prompts[i], &o, hear, &text);
+        good = !status && same_as_alone(&text, i);
+    } else {
+        if ((status = cairn_generate_submit(six[i], prompts[i], &o))) return blame(wrong, six[i], call, status);
+        if (round % 3 == 2) cairn_cancel(six[i]);
+        call = round % 3 == 2 ? "generate_poll after a cancel" : "generate_poll";
+        status = listen(six[i], &text, &stop);
+        if (stop == CAIRN_STOP_CANCEL)
+            good = round % 3 == 2 && status == CAIRN_CANCELLED &&
+                   cairn_session_error(six[i], why, sizeof why) == CAIRN_CANCELLED && strstr(why, "cancel");
+        else good = !status && same_as_alone(&text, i);
     }
-    return !status && same_as_alone(&text, i);
+    if (good) return true;
+    blame(wrong, six[i], call, status);
+    blame_text(wrong, &text, stop, i);
+    return false;
 }
 
 static void be_guest(void *context) {
@@ -114,36 +145,56 @@ static void be_guest(void *context) {
     for (int round = 0; round < g->rounds; round++)
         for (int j = 0; j < SESSIONS / THREADS; j++) {
             int i = g->index * (SESSIONS / THREADS) + j;
-            g->good += one_round(round, i) && !cairn_session_reset(six[i]); /* its pages go */
+            const bool first = !*g->wrong;
+            const bool good = one_round(round, i, g->wrong);
+            const cairn_status status = cairn_session_reset(six[i]); /* its pages go */
+            if (good && status) blame(g->wrong, six[i], "session_reset", status);
+            if (first && *g->wrong) {
+                const size_t bytes = strlen(g->wrong);
+                snprintf(g->wrong + bytes, sizeof g->wrong - bytes, " (round %d, session %d)", round, i);
+            }
+            g->good += good && !status;
         }
+}
+
+/* What goes on beside the guests: a session that appends, one that forks off it, another config. */
+static bool be_host(cairn_runtime *rt, int round, char *wrong) {
+    cairn_config c = *cairn_config_of(rt);
+    cairn_session *own = NULL, *fork = NULL;
+    const char *call = "session_open";
+    said text;
+    cairn_status status = cairn_session_open(model, &own);
+    memset(&text, 0, sizeof text);
+    if (!status) call = "append", status = cairn_append(own, "abc");
+    if (!status) call = "session_fork", status = cairn_session_fork(own, &fork);
+    if (!status) call = "generate", status = cairn_generate(fork, "d", 5, hear, &text);
+    if (status) blame(wrong, fork ? fork : own, call, status);
+    cairn_session_close(own);
+    cairn_session_close(fork);
+    if (status) return false;
+    c.draft_length = round % 5, c.topk = 32;
+    if (!(status = cairn_reload(rt, &c))) return true;
+    return blame(wrong, NULL, "reload", status);
 }
 
 static void test_guests(int batch, int rounds) {
     cairn_runtime *rt = open_runtime(true, batch, 0);
     os_thread threads[THREADS];
-    guest guests[THREADS];
+    guest guests[THREADS + 1]; /* the last one: this thread */
     int good = 0, want = rounds * SESSIONS;
     bool fine = rt && !load(rt, &model);
+    memset(guests, 0, sizeof guests);
     for (int i = 0; i < SESSIONS && fine; i++) fine = !cairn_session_open(model, &six[i]);
     for (int i = 0; i < THREADS && fine; i++) {
-        guests[i] = (guest){i, 0, rounds};
+        guests[i].index = i, guests[i].rounds = rounds;
         fine = os_thread_start(&threads[i], 0, be_guest, &guests[i]);
     }
-    for (int i = 0; i < rounds * 4 && fine; i++) { /* meanwhile */
-        cairn_config c = *cairn_config_of(rt);
-        cairn_session *own = NULL, *fork = NULL;
-        said text;
-        memset(&text, 0, sizeof text);
-        fine = !cairn_session_open(model, &own) && !cairn_append(own, "abc") &&
-               !cairn_session_fork(own, &fork) && !cairn_generate(fork, "d", 5, hear, &text);
-        cairn_session_close(own);
-        cairn_session_close(fork);
-        c.draft_length = i % 5, c.topk = 32;
-        fine = fine && !cairn_reload(rt, &c);
-    }
+    for (int i = 0; i < rounds * 4 && fine; i++) fine = be_host(rt, i, guests[THREADS].wrong);
     for (int i = 0; i < THREADS; i++) os_thread_join(&threads[i]), good += guests[i].good;
     tap_ok(fine && good == want, "on %s, batches of %d: three threads submit, poll, cancel and "
            "generate: %d of %d texts are what each says alone", where, batch, good, want);
+    for (int i = 0; i <= THREADS; i++)
+        if (*guests[i].wrong) tap_note("%s: %s", i < THREADS ? "a guest" : "beside them", guests[i].wrong);
     cairn_close(rt);
 }
 
