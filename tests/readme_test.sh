@@ -23,7 +23,7 @@ while IFS= read -r line; do
     case $line in *kernels*) [ "$(build/cairn info --json --backend cpu |
         grep -c '"nvrtc_error":""')" = 1 ] || { tap_skip "no NVRTC: $line"; continue; }
         # Minutes: all programs of the config.
-        has_turn "readme kernels" 0 || { tap_skip "another tree's turn (tests/turns.sh): $line"; continue; } ;; esac
+        has_turn "readme kernels" 0 || { tap_skip "$another_turn: $line"; continue; } ;; esac
     if [ -n "$needs_model" ] && [ -z "${CAIRN_MODEL:-}" ]; then tap_skip "no model: $line"
     else check "$line" sh -c "$line"; fi
 done < "$work/commands"

@@ -26,4 +26,6 @@ turn_of() {
     if [ "${CAIRN_TEST_TURNS:-0}" = 1 ]; then echo $((${CAIRN_SEED:-0} % 1000000 % $1)); else echo -1; fi
 }
 
-no_turn() { echo "ok 0 - $1 # SKIP on the emulated GPU: another tree's turn (tests/turns.sh)"; }
+# no_turn NAME [HOW]: the line of a test that does not run so, as the emulated GPU does unless HOW says how.
+another_turn="another tree's turn (tests/turns.sh)"
+no_turn() { echo "ok 0 - $1 # SKIP ${2:-on the emulated GPU}: $another_turn"; }
