@@ -3,8 +3,9 @@
  *
  * Route      "small": n <= 32 ITEMS, k <= 32. The k-th greatest of the lanes' maxima is a bound
  *            that k scores reach and seldom many more; those that do are gathered and sorted, one a
- *            lane. When they are too many, the k-th takes the bound's place, found by sorting or a
- *            search bit by bit, and scores equal to it are counted off by position.
+ *            lane. When they are too many, a bound from the greatest of each quarter of a lane's is
+ *            tried, then the k-th itself, both found by a search bit by bit; scores equal to the
+ *            k-th are counted off by position.
  * Constants  CAIRN_SCORE_TYPE, CAIRN_ITEMS scores a lane
  * Launch     grid ceil(rows / 8), block 256, shared memory 8 x 128 words
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_ITEMS=32 | CAIRN_SCORE_TYPE=2 CAIRN_ITEMS=16
@@ -16,7 +17,8 @@
 
 #define SMALL_ITEMS CAIRN_ITEMS
 #define SMALL_WARPS 8
-#define SMALL_LIST (4 * WARP)
+#define PARTS 4 /* of a lane's scores */
+#define SMALL_LIST (PARTS * WARP)
 
 struct small_shared { int32_t lists[SMALL_WARPS][SMALL_LIST]; };
 
@@ -91,74 +93,90 @@ CAIRN_INLINE void fill_list(int32_t *list, uint32_t mask) {
     warp_sync();
 }
 
-/* A key in a range that k scores reach, as `reach` counts them, and at most WARP; the greatest that k do where there is
- * none. Bit by bit. */
+/* A key in a range that k scores reach, as `reach` counts them, and at most `most`; the greatest that k do where there
+ * is none. k reach the range's least. Bit by bit, from the first in which its ends differ. */
 template <class Reach>
-CAIRN_INLINE uint32_t search(key_range range, int k, Reach reach) {
-    uint32_t at = 0;
+CAIRN_INLINE uint32_t search(key_range range, int k, int most, Reach reach) {
+    if (range.low >= range.high) return range.low;
+    const uint32_t differ = 0xffffffffu >> leading_zeros(range.low ^ range.high);
+    uint32_t at = range.low & ~differ;
 #pragma unroll 1
-    for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
+    for (uint32_t bit = differ - (differ >> 1); bit; bit >>= 1) {
         if ((at | bit) <= range.low) at |= bit; /* k reach it */
         else if ((at | bit) <= range.high) {
             const int count = reach(at | bit);
             if (count < k) continue;
             at |= bit;
-            if (count <= WARP) break;
+            if (count <= most) break;
         }
     }
     return at;
 }
 
-/* The greatest key of every other item. */
-CAIRN_INLINE uint32_t most_of_half(const small_row &row, int half) {
-    float most = row.x[half];
+/* The same by the warp's keys, PARTS a lane. */
+CAIRN_INLINE uint32_t search_keys(key_range range, int k, int most, const uint32_t *key) {
+    return search(range, k, most, [&](uint32_t at) {
+        int all = 0;
 #pragma unroll
-    for (int i = 2; i < SMALL_ITEMS; i += 2) most = fmaxf(most, row.x[i + half]);
-    return topk_key(most);
+        for (int j = 0; j < PARTS; j++) all += popcount(warp_ballot(key[j] >= at));
+        return all;
+    });
+}
+
+/* The greatest key of every PARTS-th item, from each of the first on. */
+CAIRN_INLINE void part_maxima(const small_row &row, uint32_t *key) {
+#pragma unroll
+    for (int j = 0; j < PARTS; j++) {
+        float most = row.x[j];
+#pragma unroll
+        for (int i = j + PARTS; i < SMALL_ITEMS; i += PARTS) most = fmaxf(most, row.x[i]);
+        key[j] = topk_key(most);
+    }
+}
+
+/* A key that k scores reach, for random rows seldom many more: the k-th greatest of the lanes' own, or, where these are
+ * few, of two of each. */
+CAIRN_INLINE uint32_t lane_bound(const uint32_t *key, int k) {
+    const uint32_t a = max_of(key[0], key[2]), b = max_of(key[1], key[3]);
+    return k > WARP / 2 ? kth_of_lanes(a, b, true, k) : kth_of_lanes(max_of(a, b), 0, false, k);
 }
 
 /* The items that may be among the best k: at most WARP of the warp's. A bound that k reach is tried first; when too
- * many do, the same of two scores a lane, for neighbours are alike in rows that change slowly; then the k-th key. */
+ * many do, one by more scores a lane, for neighbours are alike in rows that change slowly; then the k-th key. */
 CAIRN_INLINE uint32_t small_select(const small_row &row, const score_t *from, int32_t *list, int k,
                                    uint32_t least) {
-    uint32_t key[4] = {most_of_half(row, 0), most_of_half(row, 1)}, bound = 0;
-    const uint32_t highest = warp_max(max_of(key[0], key[1]));
-    enum { ONE, BOTH, FOUND } of = k > WARP / 2 ? BOTH : ONE; /* the bound: of a score a lane, of two, the k-th key */
-    if (of == ONE) key[0] = max_of(key[0], key[1]);
+    uint32_t key[PARTS];
+    part_maxima(row, key);
+    const uint32_t highest = warp_max(max_of(max_of(key[0], key[1]), max_of(key[2], key[3])));
+    uint32_t bound = max_of(lane_bound(key, k), least);
+    bool by_parts = true;
 #pragma unroll 1
     for (;;) {
-        if (of != FOUND) bound = max_of(kth_of_lanes(key[0], key[1], of == BOTH, k), least);
         const uint32_t mask = reaching(row, bound);
         const int count = count_of(mask);
         if (count <= WARP) return mask;
+        if (by_parts) {
+            by_parts = false;
+            const uint32_t first = bound;
+            bound = search_keys({bound, highest}, k, max_of(k, WARP - WARP / 8), key);
+            if (bound > first) continue;
+        }
         const uint32_t over = reaching(row, bound + 1);
         const int above = count_of(over);
         if (above < k) return over | first_of(mask & ~over, k - above);
-        if (of == ONE) {
-            of = BOTH;
-            key[0] = most_of_half(row, 0), key[1] = most_of_half(row, 1);
-            continue;
-        }
-        of = count > 2 * WARP ? FOUND : BOTH;
         if (count > SMALL_LIST) {
-            bound = search({bound, highest}, k,
+            bound = search({bound, highest}, k, WARP,
                            [&](uint32_t at) { return count_of(reaching(row, at)); });
             continue;
         }
         fill_list(list, mask);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < PARTS; j++) {
             const int i = j * WARP + lane_id();
             key[j] = i < count ? topk_key(from[list[i]]) : 0;
         }
         warp_sync();
-        if (of == FOUND)
-            bound = search({bound, highest}, k, [&](uint32_t at) {
-                int all = 0;
-#pragma unroll
-                for (int j = 0; j < 4; j++) all += popcount(warp_ballot(key[j] >= at));
-                return all;
-            });
+        bound = search_keys({bound, highest}, k, WARP, key);
     }
 }
 
