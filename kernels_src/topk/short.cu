@@ -26,6 +26,7 @@
 
 #define SHORT_ITEMS CAIRN_ITEMS
 #define SHORT_HELD 4  /* keys of open items that a thread keeps */
+#define RAISE_BINS (4 * WARP)
 #define SHORT_QUOTA 4 /* the warps name their quota-th score, up to this one */
 /* Blocks that fit one SM, by registers. */
 #define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
@@ -37,7 +38,10 @@ struct short_shared {
     cut_shared cut; /* cut.list: keys of the listed, counted from 1 */
     alignas(16) uint32_t places[CUT_LIST]; /* theirs: ~position, so that the first is the greatest */
     alignas(16) uint32_t chosen[CUT_LIST]; /* places of those that are in; 0 elsewhere */
-    uint32_t levels[2][LEVEL_WORDS][WARP]; /* one a warp */
+    union { /* one a warp */
+        key_range named[WARP]; /* until all are listed: the bound it names, the greatest it saw */
+        uint32_t levels[2][LEVEL_WORDS][WARP];
+    };
     uint32_t listed, sorted;   /* so many have been entered */
     uint32_t taken, last;      /* by choose_listed */
 };
@@ -68,9 +72,8 @@ CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, 
 
 /* ---- what may be among the best k ------------------------------------------------------------- */
 
-/* The quota-th greatest of the lanes' own. */
-CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
-    uint32_t most = warp_max(mine);
+/* The quota-th greatest of the lanes' own, of which `most` is the greatest. */
+CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, uint32_t most, int quota) {
 #pragma unroll 1
     for (int i = 1; i < quota; i++) {
         uint32_t holders = warp_ballot(mine == most);
@@ -101,12 +104,13 @@ CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
         float most = row.x[0];
 #pragma unroll
         for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
-        const uint32_t named = kth_of_warp(spread_over_warps(s.cut.bins, topk_key(most)), quota);
-        if (lane_id() == 0) s.cut.sums[warp_id()] = named;
+        const uint32_t own = spread_over_warps(s.cut.bins, topk_key(most)), greatest = warp_max(own);
+        const uint32_t named = kth_of_warp(own, greatest, quota);
+        if (lane_id() == 0) s.named[warp_id()] = {named, greatest};
     }
     block_sync();
     if (!names) return 0;
-    const uint32_t bound = warp_min(lane_id() < CUT_WARPS ? s.cut.sums[lane_id()] : 0xffffffffu);
+    const uint32_t bound = warp_min(lane_id() < CUT_WARPS ? s.named[lane_id()].low : 0xffffffffu);
     return bound < row.least ? 0 : bound;
 }
 
@@ -428,9 +432,32 @@ CAIRN_INLINE bool list_few(short_shared &s, const score_t *from, short_choice &c
     return choice.inside <= max_of(choice.need, CUT_LIST);
 }
 
+/* Of scores that reach a bound, too many to list: a higher key that `need` of them reach, too, and few others, or the
+ * bound. They are counted in bins of numbers up to the row's greatest; the key lies a bin below the one found, so that
+ * no rounding leaves fewer. What overflows is counted too low, which only lowers the key. `reaches`: this thread has
+ * some. The bins are clear. One barrier. */
+CAIRN_INLINE uint32_t raise_bound(short_shared &s, const short_row &row, uint32_t bound, bool reaches, int need) {
+    const uint32_t greatest = warp_max(lane_id() < CUT_WARPS ? s.named[lane_id()].high : 0u);
+    const float least = key_score(bound), span = fminf(key_score(greatest) - least, 1e37f);
+    const value_bins bins = {least, (float)(RAISE_BINS - 1) * rcp_fast(fmaxf(span, 1e-30f))};
+    if (warp_any(reaches)) {
+#pragma unroll
+        for (int i = 0; i < SHORT_ITEMS; i++)
+            if (row.x[i] >= least) atomic_add(&s.cut.bins[as_u32(value_bin(bins, row.x[i])) % RAISE_BINS], 1u);
+    }
+    block_sync();
+    const int first = (WARP - 1 - lane_id()) * 4; /* of this lane's bins */
+    const u32x4 v = *(const u32x4 *)&s.cut.bins[first];
+    const uint32_t end = warp_scan(v.x + v.y + v.z + v.w), left = end - min_of(end, (uint32_t)need);
+    uint32_t bin = end < (uint32_t)need ? 0u : (uint32_t)first;
+    if (end >= (uint32_t)need) bin += (uint32_t)((left >= v.x) + (left >= v.x + v.y) + (left >= v.x + v.y + v.z));
+    bin = warp_max(bin);
+    return bin < 2 ? bound : topk_key(fma_f32((float)(bin - 1), span * (1.0f / (RAISE_BINS - 1)), least));
+}
+
 /* Leaves open so few that they are listed, from the index it returns on, or no more than are needed,
- * or those that are equal. Unless there is a bound that few are over, the row is first spread by
- * value. */
+ * or those that are equal. Where a bound leaves too many, as in rows that change slowly, a higher one is tried; unless
+ * there is a bound that few are over, the row is then spread by value. */
 CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row &row,
                                  uint32_t bound, short_choice &choice) {
     bool by_value = bound == 0;
@@ -439,11 +466,15 @@ CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row
         choice.open = reaching(row, bound);
         const bool few = list_few(s, from, choice, first);
         if (few && choice.inside <= CUT_LIST - CUT_LIST / 8) return first;
+        clear_bins(s.cut);
         const int over = block_sync_count(reaching(row, bound + 1) != 0);
         choice.equal = !over && choice.inside > choice.need;
         if (few || choice.equal) return first;
         /* seldom: a thread's own scores are alike; many equal ones are left to keys */
         by_value = over * 8 > min_of(choice.inside, SHORT_THREADS);
+        if (thread_id() == 0) s.listed = 0;
+        choice.open = reaching(row, raise_bound(s, row, bound, choice.open != 0, choice.need));
+        if (list_few(s, from, choice, first)) return first;
     }
     if (by_value) {
         choice.open = 0;
