@@ -130,9 +130,9 @@ struct sample_bins {
     }
 };
 
-/* Leaves in s.picks what bin `ranks.x`, `ranks.y` of the sample fall into, as keys, and in s.heavy,
- * where it is a large part of the sample, the former's ends and how many lie above. */
-CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, const sample_bins &bins) {
+/* Leaves in s.picks what bin `ranks.x`, `ranks.y` of the sample fall into, as keys, and in s.heavy, where it is a large
+ * part of the sample and more than `few` reach it, the former's ends, how many lie above, and how many reach it. */
+CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, uint32_t few, const sample_bins &bins) {
     const int bin = THREADS - 1 - thread_id();
     const uint32_t mine = s.bins[bin], total = warp_sum(mine);
     if (lane_id() == 0) s.totals[0][warp_id()] = total;
@@ -144,7 +144,7 @@ CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, const sample_bins &b
         const uint32_t key = bins.edge(bin);
         if (before < ranks.x && end >= ranks.x) {
             s.picks[0] = key;
-            if (mine > 8 + ranks.x / 2) s.heavy = {key, bins.edge(bin + 1), before, 1};
+            if (mine > 8 + ranks.x / 2 && end > few) s.heavy = {key, bins.edge(bin + 1), before, end};
         }
         if (before < ranks.y && end >= ranks.y) s.picks[1] = key;
     }
@@ -156,8 +156,9 @@ CAIRN_INLINE uint32_t sample_key(const cluster_shared &s, int c) {
     return topk_key(((const score_t *)s.keys)[thread_id() * VECTOR + c]);
 }
 
-/* The least and the greatest key of the sample in a range. */
-CAIRN_INLINE key_range sample_range(cluster_shared &s, key_range of) {
+/* The least and the greatest key of the sample in a range; whether few warps have any: then the row changes slowly. */
+struct sample_part { key_range keys; bool together; };
+CAIRN_INLINE sample_part sample_range(cluster_shared &s, key_range of) {
     key_range mine = {EVERY, 0};
 #pragma unroll
     for (int c = 0; c < SAMPLES; c++) {
@@ -167,14 +168,19 @@ CAIRN_INLINE key_range sample_range(cluster_shared &s, key_range of) {
     mine = {warp_min(mine.low), warp_max(mine.high)};
     if (lane_id() == 0) s.totals[0][warp_id()] = mine.low, s.totals[1][warp_id()] = mine.high;
     block_sync();
-    return {warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY),
-            warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u)};
+    const uint32_t low = lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY;
+    const uint32_t high = lane_id() < WARPS ? s.totals[1][lane_id()] : 0u;
+    return {{warp_min(low), warp_max(high)}, popcount(warp_ballot(low != EVERY)) * 4 <= WARPS};
 }
+
+/* Of the sample how many may reach a guess: where all blocks have as many, and one alone. */
+struct sample_room { uint32_t few, alone; };
 
 /* A key that about `ranks.x`, `ranks.y` of the slice's sample reach, 0 when there is none; the greatest; the key that
  * many around the first are equal to, or 0. The sample is this thread's part of it; `lanes` threads have one. Of a row
- * with a long tail one bin has nearly all: it is spread over all bins in turn. */
-CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, int lanes) {
+ * with a long tail one bin has nearly all: it is spread over all bins in turn, unless there is room for all that reach
+ * it; for more where they lie together, for then other blocks have others. */
+CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, sample_room room, int lanes) {
     uint32_t low = 0, high;
 #pragma unroll
     for (int c = 0; c < SAMPLES; c++) low = max_of(low, sample_key(s, c));
@@ -209,14 +215,17 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, int lanes) {
             if (key >= range.low && key <= range.high) atomic_add(&s.bins[bins.bin(key)], 1u);
         }
         block_sync();
-        pick_bins(s, ranks, bins);
+        pick_bins(s, ranks, room.few, bins);
         const u32x4 heavy = s.heavy;
         if (!heavy.w) break;
-        const key_range inside = sample_range(s, {heavy.x, heavy.y});
+        const sample_part part = sample_range(s, {heavy.x, heavy.y});
+        const key_range inside = part.keys;
         if (inside.low >= inside.high) {
             tied = inside.low == inside.high && heavy.z * 2 < ranks.x ? inside.low : 0;
             break;
         }
+        if (part.together && heavy.w <= room.alone) break;
+        room = {room.few - min_of(room.few, heavy.z), room.alone - min_of(room.alone, heavy.z)};
         clear_words(s.bins);
         range = inside;
         ranks = {ranks.x - heavy.z, ranks.y - heavy.z};
@@ -243,8 +252,11 @@ CAIRN_INLINE float sample_wanted(const row_slice &w, int k) {
  * its part is equal to with many others}, in all likelihood; 0: all scores may be needed, there is no
  * such key. */
 CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, float wanted) {
-    const int lanes = (int)((float)w.end * rcp_fast(sampled_each(w))) + 1;
-    u32x4 guess = pick_keys(s, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1, (uint32_t)wanted + 1},
+    const float part = rcp_fast(sampled_each(w));
+    const int lanes = (int)((float)w.end * part) + 1;
+    const sample_room room = {(uint32_t)((float)(SHARE * SAMPLES) * 0.9f * part),
+                              (uint32_t)((float)(LISTED * SAMPLES) * 0.75f * part)};
+    u32x4 guess = pick_keys(s, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1, (uint32_t)wanted + 1}, room,
                             min_of(lanes, THREADS));
     if ((w.end - w.first) * 2 < w.size) guess.x = EVERY;
     return guess;
