@@ -231,11 +231,7 @@ CAIRN_INLINE void fetch_keys(Cache cache, const key_piece *piece, unsigned char 
 template <class Cache, class Skip>
 CAIRN_INLINE void fetch_values(Cache cache, int value_step, const key_piece *piece,
                                unsigned char *mine, Skip skip) {
-    typedef typename store_of<Cache>::type Store;
-    const auto place = [](int key, int part) { return Store::place(key, part); };
-    if constexpr (STEPS<Cache, Skip>)
-        fetch_steps(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place);
-    else fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES), place, skip);
+    fetch_keys(cache + value_step, piece, mine + KEYS_BYTES, skip);
 }
 
 /* Both, by one text: for kernels that fetch so once, before their loop, for whose compilation the code counts. Of

@@ -434,8 +434,9 @@ CAIRN_INLINE bool list_few(short_shared &s, const score_t *from, short_choice &c
 
 /* Of scores that reach a bound, too many to list: a higher key that `need` of them reach, too, and few others, or the
  * bound. They are counted in bins of numbers up to the row's greatest; the key lies a bin below the one found, so that
- * no rounding leaves fewer. What overflows is counted too low, which only lowers the key. `reaches`: this thread has
- * some. The bins are clear. One barrier. */
+ * no rounding leaves fewer. What overflows is counted too low, which only lowers the key. Each warp finds the bin for
+ * itself, without the barriers of find_bin (topk/topk.cuh). `reaches`: this thread has some. The bins are clear. One
+ * barrier. */
 CAIRN_INLINE uint32_t raise_bound(short_shared &s, const short_row &row, uint32_t bound, bool reaches, int need) {
     const uint32_t greatest = warp_max(lane_id() < CUT_WARPS ? s.named[lane_id()].high : 0u);
     const float least = key_score(bound), span = fminf(key_score(greatest) - least, 1e37f);

@@ -105,7 +105,6 @@ static bool blame(char *wrong, cairn_session *s, const char *call, cairn_status 
 static void blame_text(char *wrong, const said *text, cairn_stop stop, int i) {
     const size_t bytes = strlen(wrong);
     const int heard = (int)(text->bytes < MOST_TEXT ? text->bytes : MOST_TEXT);
-    if (strstr(wrong, "stop ")) return;
     snprintf(wrong + bytes, sizeof ((guest *)0)->wrong - bytes, "; stop %d; %d bytes \"%.*s\", alone %d \"%.*s\"",
              (int)stop, (int)text->bytes, heard < 160 ? heard : 160, text->text, (int)alone[i].bytes,
              (int)(alone[i].bytes < 160 ? alone[i].bytes : 160), alone[i].text);
@@ -116,7 +115,7 @@ static bool one_round(int round, int i, char *wrong) {
     cairn_generate_options o = wishes(40);
     cairn_stop stop = CAIRN_STOP_NONE;
     cairn_status status;
-    bool good;
+    bool good, first;
     said text;
     char why[256];
     memset(&text, 0, sizeof text);
@@ -135,8 +134,9 @@ static bool one_round(int round, int i, char *wrong) {
         else good = !status && same_as_alone(&text, i);
     }
     if (good) return true;
+    first = !*wrong;
     blame(wrong, six[i], call, status);
-    blame_text(wrong, &text, stop, i);
+    if (first) blame_text(wrong, &text, stop, i);
     return false;
 }
 
