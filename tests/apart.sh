@@ -30,17 +30,34 @@ apart_flags() {
         cov) echo "${CC:-cc} -O0 --coverage -fprofile-update=prefer-atomic" ;;
         windows) echo "x86_64-w64-mingw32-gcc -O0" ;;
     esac
-    echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY
+    echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY=
         -ffp-contract=off"
+}
+
+# The declarations, with which rooms and tests begin, are read once, not most of a second each: gcc takes them from
+# there where all flags are the same. It may crash where -O alone is another, as it is in tests linked with the plain
+# kind, for whose rooms alone they are kept.
+apart_precompile() {
+    at=$apart/$1
+    case $1 in asan | plain) ;; *) return 0 ;; esac
+    case $(${CC:-cc} --version) in *clang*) return 0 ;; esac
+    how="$(apart_flags "$1" | tr '\n' ' ') -DCAIRN_SIMD_APART -I. -x c-header $at/runtime.c"
+    [ ! -f "$at/runtime.c.gch" ] || [ "$(cat "$at/declared.how")" != "$how" ] ||
+        [ -n "$(find "$at/runtime.c" -newer "$at/runtime.c.gch")" ] || return 0
+    $how -o "$at/runtime.c.gch" && echo "$how" > "$at/declared.how"
 }
 
 # The vector kernels, too, are an object of their own (runtime/numbers/simd.c says how). Most tests spend their
 # time in them: AddressSanitizer sees there what a caller promised and does not hold; what UBSan sees is theirs
 # alone, and is looked for by the tests that run as clang builds them. Sanitizers take minutes to optimise them
-# where clang does it, and counting them says nothing.
+# where clang does it, and counting them says nothing; gcc's colouring of registers takes half of its minute there.
 apart_kernels() {
     case $1 in
-        asan) level=-fno-sanitize=undefined ;;
+        asan) level=-fno-sanitize=undefined
+            case $(${CC:-cc} --version) in
+                *clang*) ;;
+                *) level="$level --param ira-max-conflict-table-size=0" ;;
+            esac ;;
         clang) level=-O0 ;;
         cov) level='-O1 -fno-profile-arcs -fno-test-coverage' ;;
         *) level= ;;
@@ -65,9 +82,11 @@ apart_build() {
     at=$apart/$1
     mkdir -p "$at"
     $(apart_flags "$1") -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c > "$at/unit" &&
-        ${lua:-lua5.4} gen/apart.lua "$at" < "$at/unit" > "$at/rooms" || return 1
-    { [ "$1" = windows ] || echo kernels; cat "$at/rooms"; } | xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
-        -n 1 sh -c '. tests/apart.sh; apart_compile "$@"' apart "$1"
+        ${lua:-lua5.4} gen/apart.lua "$at" < "$at/unit" > "$at/rooms" && apart_precompile "$1" || return 1
+    { [ "$1" = windows ] || echo kernels; cat "$at/rooms"; } |
+        xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
+            -n 1 sh -c '. tests/apart.sh; apart_compile "$@"' apart "$1" || return 1
+    [ "$1" != plain ] || rm -f "$at/runtime.c.gch"
 }
 
 apart_link() {
