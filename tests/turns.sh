@@ -1,11 +1,12 @@
 # turns.sh: the whole suite runs for every change of anything, and most of its time went to the emulated GPU.
 # So within it (CAIRN_TEST_TURNS=1, by tests/suite.sh) what runs there takes turns by the tree's seed: with one
-# tree of six under the sanitizers, with another under the race detector. They are dealt out by their place in one
-# list, in which those of a room are neighbours: each tree has some of every room that holds six, and as many as
-# the next. tests/lua/gpu_test.lua, which meets every kind of call, runs there with each tree.
+# tree of sixteen under the sanitizers, with another under the race detector. They are dealt out by their place in one
+# list, in which those of a room are neighbours: each tree has some of most rooms, and as many as the
+# next. tests/lua/gpu_test.lua, which meets every kind of call, runs there with each tree.
 # `./build.sh test NAME...` runs all of what it names, as CAIRN_TEST_TURNS=0 does of the whole suite: after
 # a kernel changed `./build.sh test simt simt_race emulated` should, and the tests of what it is for.
-# tests/nvrtc/run.sh has turns of its own.
+# tests/nvrtc/run.sh has turns of its own, and so have tests that build all for others: tests/exact_test.sh,
+# tests/windows/run.sh and what clang's UBSan looks at (tests/suite.sh).
 
 # turn_names: all that take turns.
 turn_names() {
@@ -14,12 +15,15 @@ turn_names() {
     echo "readme kernels"
 }
 
-# has_turn NAME WHICH: whether that test has turn 0, with sanitizers, or 3, with the race detector.
+# has_turn NAME WHICH: whether that test has turn 0, with sanitizers, or 8, with the race detector.
 has_turn() {
-    [ "$(turn_of 6)" != -1 ] || return 0
+    [ "$(turn_of 16)" != -1 ] || return 0
     turn_place=$(turn_names | grep -nx "$1" | cut -d : -f 1)
-    [ $(((${turn_place:-0} + $(turn_of 6)) % 6)) = "$2" ]
+    [ $(((${turn_place:-0} + $(turn_of 16)) % 16)) = "$2" ]
 }
+
+# windows_turn: whether tests/windows/run.sh has it, one tree of three; tests/portable_test.sh reads what it builds.
+windows_turn() { case $(turn_of 3) in -1 | 1) ;; *) return 1 ;; esac }
 
 # turn_of COUNT: which of so many turns this tree has; -1: all.
 turn_of() {

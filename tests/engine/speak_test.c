@@ -1,7 +1,7 @@
 /* speak: the engine on the real model and on the backend that there is. The same text with any
  * drafts, greedy and sampled, dense and sparse; several turns, rewinds and interleaved sessions;
  * fewer forwards and less time where a text copies. Within the whole suite (tests/turns.h) each tree tries two of
- * the four lengths of drafts. Needs the model: CAIRN_MODEL=FILE, or the one
+ * the four lengths of drafts, and sessions either dense or sparse. Needs the model: CAIRN_MODEL=FILE, or the one
  * that ./build.sh demo fetches. CAIRN_SPEAK_TOKENS sets how much is generated.
  * build: -fno-sanitize=all -O2 */
 #define CAIRN_ROOMS_ONLY
@@ -191,6 +191,12 @@ static void test_snapshot(void) {
     cairn_session_close(s);
 }
 
+static void test_sessions(void) {
+    test_turns();
+    test_fork();
+    test_snapshot();
+}
+
 static const char *find_model(void) {
     static const char fetched[] = "build/model/SmolLM2-135M-Instruct.Q4_1.gguf";
     os_file_info info;
@@ -222,17 +228,13 @@ int main(void) {
     warm.repetition_penalty = 1.2f;
     test_drafts("sampled with a penalty", copy, &warm);
     test_copying();
-    test_turns();
-    test_fork();
-    test_snapshot();
+    if (turn_of(4) < 2) test_sessions();
     config.page_size = 16, config.topk = 2;
     config.selection.window = 32;
     if (!reopen()) return tap_done();
     test_drafts("sparse", copy, NULL);
     test_drafts("sparse, sampled", copy, &warm);
-    test_turns();
-    test_fork();
-    test_snapshot();
+    if (turn_of(4) < 0 || turn_of(4) > 1) test_sessions();
     cairn_close(rt);
     return tap_done();
 }

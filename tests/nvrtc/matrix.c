@@ -412,9 +412,9 @@ static bool has_turn(int kernel, int arch, int turn) {
 }
 
 /* Whether another instance is compiled for wide[a], of which those from `first` on know it: where turns are taken,
- * five times of six for none. */
+ * eleven times of twelve for none. */
 static bool instance_has_turn(int kernel, int instance, int a, int first, int turn) {
-    return turn < 0 || a == first + (kernel + instance + turn) % (6 * (3 - first));
+    return turn < 0 || a == first + (kernel + instance + turn) % (12 * (3 - first));
 }
 
 static void check_kernel(const source *kernel, int part, int parts, int *job) {

@@ -6,7 +6,7 @@
 # the same on each. What may differ by both is how many registers the assembler takes. So `./build.sh test nvrtc`
 # compiles the full product, and should after a kernel changed; within the whole suite, which runs for every
 # change of anything, the first instances meet another architecture every other time, and each of the others takes
-# its turn at one of sm_80, sm_90a and sm_120 by the tree's seed, one time of six: each change tries another share.
+# its turn at one of sm_80, sm_90a and sm_120 by the tree's seed, one time of twelve: each change tries another share.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/nvrtc_matrix

@@ -4,7 +4,7 @@
  * everything changes. What a row gives is checked by a certificate: the entries are distinct, dense
  * and in order, and no score left out beats the last that was taken.
  * emulated: asan
- * clang: undefined */
+ * clang: undefined, turn 2 */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "random.h"

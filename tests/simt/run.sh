@@ -14,7 +14,7 @@ flags="-std=c++17 -Og -g1 -fno-omit-frame-pointer -fno-strict-aliasing -ffp-cont
 parts="fibre simt simt_operations"
 if [ "${1-}" = --race ]; then
     shift
-    out=$out/race label=race turn=3
+    out=$out/race label=race turn=8
     flags="$flags -DSIMT_RACE"
     part_flags=$flags parts="$parts simt_race"
     flags="$flags -fsanitize=thread" link=

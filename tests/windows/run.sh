@@ -9,6 +9,7 @@
 # Lua 5.4 (lua.h, lapi.c, ...).
 . tests/tap.sh
 . tests/apart.sh
+. tests/turns.sh
 
 folder=$PWD/build/windows
 cross=x86_64-w64-mingw32
@@ -249,6 +250,7 @@ test_lua() {
 # ---- main ----------------------------------------------------------------------------------------
 
 main() {
+    windows_turn || { tap_skip "for Windows: $another_turn"; return 0; }
     command -v $cross-gcc > /dev/null || { tap_skip "gcc-mingw-w64-x86-64 is not installed"; return 0; }
     command -v wine > /dev/null || { tap_skip "wine is not installed"; return 0; }
     [ -f runtime/generated/kernels.h ] || { tap_fail "no runtime/generated/kernels.h: run ./build.sh first"; return 0; }
