@@ -22,9 +22,6 @@ has_turn() {
     [ $(((${turn_place:-0} + $(turn_of 16)) % 16)) = "$2" ]
 }
 
-# windows_turn: whether tests/windows/run.sh has it, one tree of three; tests/portable_test.sh reads what it builds.
-windows_turn() { case $(turn_of 3) in -1 | 1) ;; *) return 1 ;; esac }
-
 # turn_of COUNT: which of so many turns this tree has; -1: all.
 turn_of() {
     if [ "${CAIRN_TEST_TURNS:-0}" = 1 ]; then echo $((${CAIRN_SEED:-0} % 1000000 % $1)); else echo -1; fi

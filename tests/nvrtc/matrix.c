@@ -2,8 +2,8 @@
  * sm_120, the first one for sm_89 and sm_100, too; and the kernels take turns at the other
  * architectures from sm_80 to sm_121 that NVRTC knows, whose code differs little: with
  * CAIRN_TEST_LONG=1 each is compiled for each.
- * Within the whole suite (CAIRN_TEST_TURNS=1, run.sh says why) the first is compiled for sm_90a and for sm_80 or
- * sm_120, and takes its turn at one of all others or none, as another instance does at one of the three, by CAIRN_SEED.
+ * Within the whole suite (CAIRN_TEST_TURNS=1, run.sh says why) the first is compiled for sm_90a, and takes its
+ * turn at each of the others or none, as another instance does at one of the three, by CAIRN_SEED.
  * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have
  * no static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
  *
@@ -399,8 +399,8 @@ static bool is_set(const char *name) {
     return value && atoi(value);
 }
 
-/* Whether the first instance of the kernel is compiled for that architecture: where turns are taken, for sm_80 or for
- * sm_120, and every other time for none of the others. */
+/* Whether the first instance of the kernel is compiled for that architecture: where turns are taken, one of four for
+ * sm_80, one for sm_120, and every other for none of the others. */
 static bool has_turn(int kernel, int arch, int turn) {
     static const int others[] = {89, 100, 86, 87, 88, 90, 103, 110, 121};
     enum { count = sizeof others / sizeof *others, seldom = count - 2 };
@@ -408,7 +408,7 @@ static bool has_turn(int kernel, int arch, int turn) {
     for (int i = 0; i < count; i++)
         if (others[i] == arch)
             return turn >= 0 ? (kernel + turn) % (2 * count) == i : i < 2 || kernel % seldom == i - 2;
-    return turn < 0 || (kernel + turn) % 2 == (arch == 120);
+    return turn < 0 || (kernel + turn) % 4 == (arch == 120 ? 2 : 0);
 }
 
 /* Whether another instance is compiled for wide[a], of which those from `first` on know it: where turns are taken,
