@@ -57,6 +57,7 @@ cross() {
         "$2" -std=c11 -O0 -DCAIRN_NO_LUA -Wall -Wextra -Werror -fsyntax-only runtime.c
 }
 cross "64-bit Arm" aarch64-linux-gnu-gcc -c
-if command -v wine > /dev/null; then read=-fsyntax-only; else read=-c; fi # tests/windows/run.sh builds both, in its turn
+read=-c
+! command -v wine > /dev/null || read=-fsyntax-only # tests/windows/run.sh builds both, in its turn
 cross Windows x86_64-w64-mingw32-gcc $read
 tap_done
