@@ -34,13 +34,14 @@ apart_flags() {
         -ffp-contract=off"
 }
 
+apart_is_gcc() { case $(${CC:-cc} --version) in *clang*) return 1 ;; esac; }
+
 # The declarations, with which rooms and tests begin, are read once, not most of a second each: gcc takes them from
 # there where all flags are the same. It may crash where -O alone is another, as it is in tests linked with the plain
 # kind, for whose rooms alone they are kept.
 apart_precompile() {
     at=$apart/$1
-    case $1 in asan | plain) ;; *) return 0 ;; esac
-    case $(${CC:-cc} --version) in *clang*) return 0 ;; esac
+    case $1 in asan | plain) apart_is_gcc || return 0 ;; *) return 0 ;; esac
     how="$(apart_flags "$1" | tr '\n' ' ') -DCAIRN_SIMD_APART -I. -x c-header $at/runtime.c"
     [ ! -f "$at/runtime.c.gch" ] || [ "$(cat "$at/declared.how")" != "$how" ] ||
         [ -n "$(find "$at/runtime.c" -newer "$at/runtime.c.gch")" ] || return 0
@@ -54,10 +55,7 @@ apart_precompile() {
 apart_kernels() {
     case $1 in
         asan) level=-fno-sanitize=undefined
-            case $(${CC:-cc} --version) in
-                *clang*) ;;
-                *) level="$level --param ira-max-conflict-table-size=0" ;;
-            esac ;;
+            ! apart_is_gcc || level="$level --param ira-max-conflict-table-size=0" ;;
         clang) level=-O0 ;;
         cov) level='-O1 -fno-profile-arcs -fno-test-coverage' ;;
         *) level= ;;

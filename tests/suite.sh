@@ -186,7 +186,7 @@ main() {
     choose_seed
     [ $# -gt 0 ] || : "${CAIRN_TEST_TURNS:=1}" # tests/turns.sh, tests/nvrtc/run.sh
     export CAIRN_TEST_TURNS="${CAIRN_TEST_TURNS:-0}"
-    build_rooms "$@" || return 1
+    [ -n "${CAIRN_APART_BUILT-}" ] || build_rooms "$@" || return 1
     export CAIRN_APART_BUILT=1 # tests/emulated/run.sh
     cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
     jobs_of "$@" | xargs -P "$cores" -n 1 sh tests/suite.sh job
