@@ -195,11 +195,11 @@ static void jit_enqueue(jit *j, jit_program *p, jit_turn turn) {
     p->wanted = p->wanted || turn == JIT_AWAITED;
     p->beside = p->beside || turn == JIT_BESIDE;
     p->left = false;
+    os_cond_broadcast(&j->changed); /* who rests in jit_work, or waits in jit_enter_front, may be the next by now */
     if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
     p->state = JIT_QUEUED;
     p->status = CAIRN_OK;
     j->queued++;
-    os_cond_broadcast(&j->changed); /* for workers that rest in jit_work */
 }
 
 /* ---- end of the process ---------------------------------------------------------------------- */

@@ -161,8 +161,9 @@ static bool os_thread_is_self(const os_thread *thread) {
 static void os_thread_yield(void) { sched_yield(); }
 #ifdef __linux__
 enum { OS_FUTEX_WAIT = 128, OS_FUTEX_WAKE = 129 }; /* of this process */
-static void os_futex(os_atomic *at, int what, int32_t value) {
-    syscall(SYS_futex, at, what, value, NULL, NULL, 0);
+/* `most`: how long to wait, NULL for ever. */
+static void os_futex(os_atomic *at, int what, int32_t value, const struct timespec *most) {
+    syscall(SYS_futex, at, what, value, most, NULL, 0);
 }
 #endif
 static void os_thread_lower(void) {
@@ -176,6 +177,34 @@ static void os_mutex_lock(os_mutex *m) { pthread_mutex_lock(m); }
 static void os_mutex_unlock(os_mutex *m) { pthread_mutex_unlock(m); }
 static void os_mutex_destroy(os_mutex *m) { pthread_mutex_destroy(m); }
 
+#ifdef __linux__
+/* The C library's condition may lose a wake-up (glibc 2.25 to 2.40, bug 25847). A number that each broadcast changes
+ * loses none: who waits has read it under the mutex. */
+static void os_cond_init(os_cond *c) { os_atomic_store(&c->changes, 0), os_atomic_store(&c->waiters, 0); }
+
+static void os_cond_rest(os_cond *c, os_mutex *m, const struct timespec *most) {
+    const int32_t seen = os_atomic_load(&c->changes);
+    os_atomic_add(&c->waiters, 1);
+    os_mutex_unlock(m);
+    os_futex(&c->changes, OS_FUTEX_WAIT, seen, most);
+    os_atomic_add(&c->waiters, -1);
+    os_mutex_lock(m);
+}
+
+static void os_cond_wait(os_cond *c, os_mutex *m) { os_cond_rest(c, m, NULL); }
+
+static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
+    const struct timespec most = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+    os_cond_rest(c, m, &most);
+}
+
+static void os_cond_broadcast(os_cond *c) {
+    os_atomic_add(&c->changes, 1);
+    if (os_atomic_load(&c->waiters)) os_futex(&c->changes, OS_FUTEX_WAKE, INT_MAX, NULL);
+}
+
+static void os_cond_destroy(os_cond *c) { (void)c; }
+#else
 static void os_cond_init(os_cond *c) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -197,6 +226,7 @@ static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
 
 static void os_cond_broadcast(os_cond *c) { pthread_cond_broadcast(c); }
 static void os_cond_destroy(os_cond *c) { pthread_cond_destroy(c); }
+#endif
 
 /* ---- clocks, processors, process ------------------------------------------------------------- */
 

@@ -80,7 +80,7 @@ static void pool_gate_close(pool_gate *gate) {
 static void pool_gate_sleep(pool_gate *gate, int32_t seen) {
     os_atomic_add(&gate->sleepers, 1);
 #ifdef __linux__
-    while (os_atomic_load(&gate->value) == seen) os_futex(&gate->value, OS_FUTEX_WAIT, seen);
+    while (os_atomic_load(&gate->value) == seen) os_futex(&gate->value, OS_FUTEX_WAIT, seen, NULL);
 #else
     os_mutex_lock(&gate->mutex);
     while (os_atomic_load(&gate->value) == seen) os_cond_wait(&gate->cond, &gate->mutex);
@@ -102,7 +102,7 @@ static void pool_gate_add(pool_gate *gate) {
     os_atomic_add(&gate->value, 1);
     if (!os_atomic_load(&gate->sleepers)) return;
 #ifdef __linux__
-    os_futex(&gate->value, OS_FUTEX_WAKE, INT_MAX);
+    os_futex(&gate->value, OS_FUTEX_WAKE, INT_MAX, NULL);
 #else
     os_mutex_lock(&gate->mutex);
     os_cond_broadcast(&gate->cond);

@@ -34,6 +34,10 @@ typedef CONDITION_VARIABLE os_cond;
 
 typedef struct os_thread { pthread_t id; void (*run)(void *); void *context; } os_thread;
 typedef pthread_mutex_t os_mutex;
+#ifdef __linux__
+typedef struct os_cond { os_atomic changes, waiters; } os_cond;
+#else
 typedef pthread_cond_t os_cond;
+#endif
 #define OS_MUTEX_INITIAL PTHREAD_MUTEX_INITIALIZER
 #endif

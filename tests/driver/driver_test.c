@@ -366,6 +366,52 @@ static void test_fronts(void) {
     bench_close();
 }
 
+typedef struct front_visit { jit_program *p; base own; os_thread thread; os_atomic inside; } front_visit;
+
+static void visit_front(void *context) {
+    front_visit *v = (front_visit *)context;
+    jit_front front;
+    os_atomic_store(&v->inside, jit_enter_front(bench.j, &v->own, v->p, &front));
+    jit_leave_front(&front);
+}
+
+/* Who gives way to an older program that has yet to come to the front end need not any more once someone waits for
+ * it: it is told, for the older one will give way to it. */
+static void test_raised(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8};
+    const jit_request older = {"good.cu", &seven, 1, JIT_LATER}, newer = {"good.cu", &eight, 1, JIT_LATER};
+    jit_program *comes = NULL;
+    front_visit v;
+    bool waits = false;
+    memset(&v, 0, sizeof v);
+    fake_install();
+    bench_open(CACHE_OFF);
+    if (!tap_ok(!jit_program_of(bench.j, &older, &comes) && !jit_program_of(bench.j, &newer, &v.p), "two programs"))
+        return;
+    base_fork(&bench.b, &v.own);
+    comes->state = v.p->state = JIT_RUNNING, comes->comes = true;
+    if (!tap_ok(os_thread_start(&v.thread, 0, visit_front, &v), "the newer one comes to the front end")) return;
+    for (int i = 0; i < 5000 && !waits; i++) {
+        os_sleep_us(1000);
+        os_mutex_lock(&bench.j->lock);
+        waits = v.p->waits;
+        os_mutex_unlock(&bench.j->lock);
+    }
+    tap_ok(waits && !os_atomic_load(&v.inside), "and waits for the older one");
+    os_mutex_lock(&bench.j->lock);
+    jit_enqueue(bench.j, v.p, JIT_AWAITED);
+    os_mutex_unlock(&bench.j->lock);
+    for (int i = 0; i < 5000 && !os_atomic_load(&v.inside); i++) os_sleep_us(1000);
+    tap_ok(os_atomic_load(&v.inside), "until someone waits for it");
+    jit_cancel(bench.j);
+    os_mutex_lock(&bench.j->lock);
+    os_cond_broadcast(&bench.j->changed);
+    comes->comes = false, comes->state = v.p->state = JIT_NEW;
+    os_mutex_unlock(&bench.j->lock);
+    os_thread_join(&v.thread);
+    bench_close();
+}
+
 /* Each call fails once while a second copy is opened and used. */
 static void test_front_faults(void) {
     int left = 0, wrong = 0, failures = 0;
@@ -715,6 +761,7 @@ int main(void) {
     test_new_device();
     test_batches();
     test_fronts();
+    test_raised();
     test_front_faults();
     test_later();
     test_beside();

@@ -371,6 +371,41 @@ static void add_many(void *context) {
     os_mutex_unlock(&s->lock);
 }
 
+/* Each raises the stage on its turn, of five; some look again by themselves after a while that never comes. */
+typedef struct turns { shared *of; int mine; } turns;
+
+static void take_turns(void *context) {
+    const turns *t = (const turns *)context;
+    shared *s = t->of;
+    os_mutex_lock(&s->lock);
+    for (int i = 0; i < 4000; i++) {
+        while (s->stage % 5 != t->mine)
+            if (t->mine % 2) os_cond_wait(&s->turn, &s->lock);
+            else os_cond_wait_us(&s->turn, &s->lock, (int64_t)3600 * 1000000);
+        s->stage++;
+        os_cond_broadcast(&s->turn);
+    }
+    os_mutex_unlock(&s->lock);
+}
+
+static void test_turns(void) {
+    os_thread threads[5];
+    turns t[5];
+    shared s;
+    int started = 0;
+    memset(&s, 0, sizeof s);
+    os_mutex_init(&s.lock);
+    os_cond_init(&s.turn);
+    for (int i = 0; i < 5; i++) {
+        t[i] = (turns){&s, i};
+        started += os_thread_start(&threads[i], 1 << 20, take_turns, &t[i]);
+    }
+    for (int i = 0; i < started; i++) os_thread_join(&threads[i]);
+    tap_ok(s.stage == 20000, "five threads take 20000 turns, and no wake-up is lost");
+    os_cond_destroy(&s.turn);
+    os_mutex_destroy(&s.lock);
+}
+
 static void test_threads(void) {
     os_thread threads[4];
     shared s;
@@ -443,6 +478,7 @@ int main(void) {
     test_groups();
 #endif
     test_threads();
+    test_turns();
     test_own_time();
     test_libraries();
     tap_ok(rmdir(folder) == 0, "nothing stays behind");
