@@ -2,8 +2,8 @@
 # Cairn's build: ./build.sh COMMAND
 #
 #   all    build/cairn (the program) and build/cairn.so (for a host's own Lua); the default
-#   demo   all, then a small real model, fetched once, retells a story with sparse attention and drafting, and
-#          answers a question with drafts of its own
+#   demo [FILE]      all, then a small real model, fetched once, answers FILE's text (or retells a story) with
+#          sparse attention and drafting, and a question with drafts of its own
 #   test [NAME...]   everything that can be checked here; NAMEs choose tests (topk, dist, lua, ...)
 #   bench [NAME...]  what it reaches on this machine
 #   dist   dist/cairn.h, the single-header build
@@ -349,7 +349,7 @@ run_demo() {
     find_nvrtc
     find_model || exit 1
     build/cairn generate --watch --compare --config scripts/config.lua --model "$CAIRN_MODEL" \
-        --chat --max-tokens "${CAIRN_DEMO_TOKENS:-600}" --prompt-file scripts/demo.txt
+        --chat --max-tokens "${CAIRN_DEMO_TOKENS:-600}" --prompt-file "${1:-scripts/demo.txt}"
     choose_model smollm2
     is_model "$CAIRN_MODEL" || return 0 # the adapter is another model's
     say "" "and with drafts of its own (scripts/drafts.lua):"
@@ -486,7 +486,7 @@ main() {
     [ $# = 0 ] || shift
     case $command in
         all) build_all ;;
-        demo) run_demo ;;
+        demo) run_demo "$@" ;;
         test) run_test "$@" ;;
         bench) run_bench "$@" ;;
         model) run_model "$@" ;;

@@ -1,4 +1,5 @@
-# The runtime's code and constants without kernels and Lua stay under 877 KiB: 400 before five more
+# The runtime's code and constants without kernels stay under 952 KiB, as the program has them. Without what reads Lua
+# they are 75 less, which was what was looked at up to 877 KiB: 400 before five more
 # block formats on three vector levels and the table of the ops' arguments, 464 before eight families
 # of models, their tokenizers and chat templates, and the loop that serves many sessions, 496 before
 # folders of Hugging Face, grammars, the token indexer, attention of every type, and activations of 8
@@ -22,10 +23,10 @@
 # waits for, 876 before NVRTC was opened beside the device.
 . tests/tap.sh
 
-check "it compiles" without_lua
-text=$(size "$(without_lua)" | awk 'NR == 2 { print $1 }')
+if [ -n "${CFLAGS:-}" ]; then tap_skip "CFLAGS are set: it is looked at as it is by default"; tap_done; exit; fi
+text=$(size build/runtime.o | awk 'NR == 2 { print $1 }')
 kernels=$(find kernels_src -type f -exec cat {} + | wc -c)
 echo "# text $text bytes, kernel sources $kernels bytes of it"
-check "text without kernels is $((text - kernels)) bytes, at most 898048" \
-    [ $((text - kernels)) -le 898048 ]
+check "text without kernels is $((text - kernels)) bytes, at most 974848" \
+    [ $((text - kernels)) -le 974848 ]
 tap_done

@@ -35,20 +35,6 @@ check_text() {
     else tap_fail "$1"; printf '# got:  %s\n# want: %s\n' "$2" "$3"; fi
 }
 
-# whole_unit NAME FLAGS...: prints build/test/NAME.o, the whole runtime compiled so. Half a minute's work,
-# so it is kept for the next test that asks for it, by flags and sources.
-whole_unit() {
-    tap_unit=build/test/$1; shift
-    tap_how="$CC $* $(find runtime runtime.c runtime.h runtime_ops.h -type f | LC_ALL=C sort | xargs cat | cksum)"
-    if [ ! -f "$tap_unit.o" ] || [ "$(cat "$tap_unit.how" 2>/dev/null)" != "$tap_how" ]; then
-        $CC "$@" -c runtime.c -o "$tap_unit.o.$$" && mv "$tap_unit.o.$$" "$tap_unit.o" || return 1
-        printf '%s\n' "$tap_how" > "$tap_unit.how"
-    fi
-    echo "$tap_unit.o"
-}
-# without_lua: the unit of tests/size_test.sh and tests/portable_test.sh.
-without_lua() { whole_unit without_lua -std=c11 -O2 -DCAIRN_NO_LUA -Wall -Wextra -Werror; }
-
 tap_done() {
     echo "1..$(tap_count)"
     echo "$tap_passed passed, $tap_failed failed, $tap_skipped skipped"

@@ -1,7 +1,7 @@
 /* jit: its state, the source text of programs, and the keys that name them. */
 #include <fenv.h>
 
-#define JIT_SCHEMA 3 /* counts changes of what a key covers */
+#define JIT_SCHEMA 4 /* counts changes of what a key covers */
 #define JIT_ABI 1    /* counts changes of how compiled kernels are called */
 #define JIT_MAX_THREADS 16
 #define JIT_OWN_THREADS 12 /* unless asked for more: as many programs as a model waits for */
@@ -191,12 +191,11 @@ static void jit_scan_includes(const jit *j, const char *text, jit_includes *foun
     }
 }
 
-/* The names and digests of all that the source includes, directly or not, and of nothing else: an edit to
+/* The names and digests of a template and of all that it includes, directly or not, and of nothing else: an edit to
  * another header leaves the program's key as it is. */
-static void jit_hash_includes(const jit *j, const char *source, cache_hash *hash) {
+static void jit_hash_files(const jit *j, const kernels_file *source, cache_hash *hash) {
     jit_includes found;
-    found.count = 0;
-    jit_scan_includes(j, source, &found);
+    found.files[0] = source, found.count = 1;
     for (int f = 0; f < found.count; f++) {
         const kernels_file *file = found.files[f];
         cache_hash_field(hash, file->name, strlen(file->name));
@@ -219,7 +218,7 @@ static int jit_flags(const jit *j, const char *flags[JIT_MAX_FLAGS]) {
     return n;
 }
 
-static cache_key jit_key(const jit *j, const jit_program *p, const base_text *source) {
+static cache_key jit_key(const jit *j, const jit_program *p) {
     const char *flags[JIT_MAX_FLAGS];
     uint8_t numbers[8];
     cache_hash hash;
@@ -228,9 +227,8 @@ static cache_key jit_key(const jit *j, const jit_program *p, const base_text *so
     cache_store32(numbers + 4, JIT_ABI);
     cache_hash_begin(&hash, "cairn kernel");
     cache_hash_field(&hash, numbers, sizeof numbers);
-    jit_hash_includes(j, source->data, &hash);
-    cache_hash_field(&hash, p->name, strlen(p->name));
-    cache_hash_field(&hash, source->data, source->size);
+    jit_hash_files(j, jit_find_file(j, p->name), &hash);
+    cache_hash_field(&hash, p->source.data, p->source.size);
     cache_hash_field(&hash, j->arch, strlen(j->arch));
     for (i = 0; i < count; i++) cache_hash_field(&hash, flags[i], strlen(flags[i]));
     return cache_hash_end(&hash);

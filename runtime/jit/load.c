@@ -126,11 +126,11 @@ static void jit_keep(jit *j, base *b, jit_program *p, const cache_key *key, base
     p->image = entry;
 }
 
-static cairn_status jit_build_anew(jit *j, base *b, jit_program *p, const cache_key *key,
-                                   const base_text *source) {
-    base_text code = {0};
+static cairn_status jit_build_anew(jit *j, base *b, jit_program *p, const cache_key *key) {
+    base_text source = {0}, code = {0};
     bool image_error;
-    cairn_status status = jit_compile(j, b, p, source, &code, &p->from_ptx);
+    cairn_status status = jit_expand(j, b, p, &source);
+    if (!status) status = jit_compile(j, b, p, &source, &code, &p->from_ptx);
     if (!status && p->from_ptx && j->options.context) status = jit_link_ptx(j, b, p, &code);
     if (!status) status = jit_load(j, b, p, code.data, &image_error);
     if (!status) jit_keep(j, b, p, key, &code);
@@ -138,21 +138,15 @@ static cairn_status jit_build_anew(jit *j, base *b, jit_program *p, const cache_
         base_log(b, CAIRN_LOG_INFO, "compiled %s for %s in %lld ms, %llu bytes", p->name, j->arch,
                  (long long)p->compile_us / 1000, (unsigned long long)p->image_bytes);
     base_text_free(b, &code);
+    base_text_free(b, &source);
     return status;
 }
 
 /* On a worker, with its base. */
 static cairn_status jit_build(jit *j, base *b, jit_program *p) {
-    base_text source = {0};
-    cache_key key;
-    cairn_status status = jit_expand(j, b, p, &source);
+    const cache_key key = jit_key(j, p);
     p->from_cache = p->from_ptx = false;
-    if (!status) {
-        key = jit_key(j, p, &source);
-        if (!jit_build_from_cache(j, b, p, &key)) status = jit_build_anew(j, b, p, &key, &source);
-    }
-    base_text_free(b, &source);
-    return status;
+    return jit_build_from_cache(j, b, p, &key) ? CAIRN_OK : jit_build_anew(j, b, p, &key);
 }
 
 /* ---- functions ------------------------------------------------------------------------------- */
