@@ -19,6 +19,9 @@
 
 apart=${CAIRN_BUILD:-build}/apart
 
+# Kernels that this machine has no use for take half a minute of all kinds.
+apart_has_avx512() { [ ! -r /proc/cpuinfo ] || grep -q '^flags.* avx512f' /proc/cpuinfo; }
+
 # apart_flags KIND: compiler and flags.
 apart_flags() {
     case $1 in
@@ -30,6 +33,7 @@ apart_flags() {
         cov) echo "${CC:-cc} -O0 --coverage -fprofile-update=prefer-atomic" ;;
         windows) echo "x86_64-w64-mingw32-gcc -O0" ;;
     esac
+    apart_has_avx512 || echo -DCAIRN_NO_AVX512
     echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY=
         -ffp-contract=off"
 }

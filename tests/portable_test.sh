@@ -1,4 +1,4 @@
-# The runtime compiles without Lua, for 64-bit Arm and for Windows; where it can run, it runs.
+# The runtime compiles without Lua, without levels of vector code, for 64-bit Arm and for Windows; where it can run, it runs.
 . tests/tap.sh
 
 # Two runtimes: what is said once a process has two occasions.
@@ -29,8 +29,8 @@ int main(void) {
     return !(cairn_config_load("none.lua", &config, error, sizeof error) == CAIRN_UNSUPPORTED);
 }
 C
-check "without Lua it builds" \
-    $CC -std=c11 -O0 -DCAIRN_NO_LUA -Wall -Wextra -Werror -c runtime.c -o "$work/without_lua.o"
+check "without Lua and AVX-512 it builds" \
+    $CC -std=c11 -O0 -DCAIRN_NO_LUA -DCAIRN_NO_AVX512 -Wall -Wextra -Werror -c runtime.c -o "$work/without_lua.o"
 check "and links" $CC -std=c11 -Wall -Wextra -Werror -I. "$work/plain.c" "$work/without_lua.o" \
     -o "$work/plain" $libraries
 check "without Lua it opens a runtime, and says that config files need Lua" "$work/plain"

@@ -69,11 +69,15 @@ kinds_of() {
     c_test=$(test_of "$1" c)
     [ -n "$c_test" ] || return 0
     kind_of "$(head_field build "$c_test")"
-    [ -z "$(head_field clang "$c_test")" ] || ! command -v clang > /dev/null || echo clang
+    ! has_clang_turn "$c_test" || ! command -v clang > /dev/null || echo clang
 }
 
-# A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
+# A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none; one that says
+# "alone" has no other.
 run_c() {
+    case $(head_field emulated "$1") in
+        *alone*) has_gpu || has_turn "$2" 0 || { no_turn "$2" "what needs a GPU, on the emulated one"; return 0; } ;;
+    esac
     flags=$(head_field build "$1")
     own=$(own_flags "$flags")
     if [ -n "$own" ]; then link=$(apart_own "$(kind_of "$flags")" "$2" $own) || return 1
@@ -91,16 +95,21 @@ run_c() {
 
 # A test that says "clang: undefined" also runs as clang's UBSan builds it, which sees more than
 # gcc's: what is added to a null pointer, even nothing; "clang: undefined, turn 0" with one tree of four.
-run_clang() {
+has_clang_turn() {
     case $(head_field clang "$1") in
         *undefined*turn\ [0-3]*)
             case $(turn_of 4) in
-                -1 | $(head_field clang "$1" | sed 's/.*turn //')) ;;
-                *) no_turn "$2" "as clang builds it"; return 0 ;;
+                -1 | $(head_field clang "$1" | sed 's/.*turn //')) return 0 ;;
+                *) return 1 ;;
             esac ;;
-        *undefined*) ;;
-        *) return 0 ;;
+        *undefined*) return 0 ;;
+        *) return 1 ;;
     esac
+}
+
+run_clang() {
+    [ -n "$(head_field clang "$1")" ] || return 0
+    has_clang_turn "$1" || { no_turn "$2" "as clang builds it"; return 0; }
     command -v clang >/dev/null || { echo "ok - $2 # SKIP clang is not installed"; return 0; }
     link=$(apart_link clang)
     clang -std=c11 -g1 -O1 $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all \
@@ -174,6 +183,12 @@ choose_seed() {
     [ "$CAIRN_SEED" != any ] || unset CAIRN_SEED
 }
 
+# Named tests run whole, all of them in turns (tests/turns.sh, tests/nvrtc/run.sh).
+choose_turns() {
+    [ $# -gt 0 ] || : "${CAIRN_TEST_TURNS:=1}"
+    export CAIRN_TEST_TURNS="${CAIRN_TEST_TURNS:-0}"
+}
+
 # jobs_of NAME...: those jobs; none: all.
 jobs_of() { for name in $(job_names); do ! is_wanted "$name" "$*" || echo "$name"; done; }
 
@@ -189,8 +204,7 @@ main() {
     mkdir -p "$logs"
     rm -f "$logs"/*.log
     choose_seed
-    [ $# -gt 0 ] || : "${CAIRN_TEST_TURNS:=1}" # tests/turns.sh, tests/nvrtc/run.sh
-    export CAIRN_TEST_TURNS="${CAIRN_TEST_TURNS:-0}"
+    choose_turns "$@"
     [ -n "${CAIRN_APART_BUILT-}" ] || build_rooms "$@" || return 1
     export CAIRN_APART_BUILT=1 # tests/emulated/run.sh
     cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
@@ -205,6 +219,6 @@ main() {
 case ${1:-} in
     job) job "$2" ;;
     within) run_job "$2" ;;
-    rooms) shift; build_rooms "$@" ;;
+    rooms) shift; choose_seed; choose_turns "$@"; build_rooms "$@" ;;
     *) main "$@" ;;
 esac

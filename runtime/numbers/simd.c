@@ -82,6 +82,7 @@ SIMD_LINKAGE const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIM
 SIMD_LINKAGE const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 
+#ifndef CAIRN_NO_AVX512
 #include "simd/avx512.h"
 #include "simd/math.h"
 #include "simd/linear.h"
@@ -90,6 +91,7 @@ SIMD_LINKAGE const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_
 #include "simd/topk.h"
 SIMD_LINKAGE const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
+#endif
 #elif BASE_NEON
 #include "simd/neon.h"
 #include "simd/math.h"
@@ -105,7 +107,9 @@ SIMD_LINKAGE const simd_kernels simd_neon = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_
 
 static const simd_kernels *simd_of_level(int level) {
 #if BASE_X86
+#ifndef CAIRN_NO_AVX512
     if (level == SIMD_AVX512) return &simd_avx512;
+#endif
     if (level == SIMD_AVX2) return &simd_avx2;
 #elif BASE_NEON
     if (level == SIMD_NEON) return &simd_neon;

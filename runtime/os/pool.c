@@ -1,6 +1,11 @@
 /* pool: gates that threads wait at, and the threads. */
 /* ---- SIMD level ------------------------------------------------------------------------------ */
 
+#ifdef CAIRN_NO_AVX512 /* leaves out an eighth of the code */
+enum { POOL_WIDEST = SIMD_AVX2 };
+#else
+enum { POOL_WIDEST = SIMD_AVX512 };
+#endif
 #if BASE_X86
 enum {
     POOL_AVX = 7 << 27 | 1 << 12,            /* leaf 1, ecx: osxsave, avx, f16c; fma */
@@ -18,7 +23,7 @@ static int pool_simd_here(void) {
     if (~kept & POOL_SAVES_AVX || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || ~b & POOL_AVX2)
         return SIMD_SCALAR;
     if (~kept & POOL_SAVES_AVX512 || ~b & POOL_AVX512_LOW || !(b >> 31)) return SIMD_AVX2; /* vl */
-    return SIMD_AVX512;
+    return POOL_WIDEST;
 }
 #else
 static int pool_simd_here(void) { return BASE_NEON ? SIMD_NEON : SIMD_SCALAR; }

@@ -1,7 +1,7 @@
 /* forward_cuda: a small random decoder on the GPU (or the emulated one) against the CPU backend,
  * and what the forward promises to the bit: whichever rows ride along and whichever kernels serve
  * them, a row's logits are the same; so are the pages counted.
- * emulated: asan race
+ * emulated: asan race, alone
  * build: -include tests/forward/own_block.h */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"

@@ -2,7 +2,7 @@
  * other and beside steps and drafts, give every row the bits that it gets alone, however they are cut and
  * whichever rows are wanted; what they leave in the cache is what a step after them reads. Alone they
  * are what the CPU backend says. Spans of keys (step/prompt_spans.cu) are short here: prompts have several.
- * emulated: asan race
+ * emulated: asan race, alone
  * build: -DCAIRN_SPAN=128 */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
