@@ -1,4 +1,5 @@
-# The runtime compiles without Lua, without levels of vector code, for 64-bit Arm and for Windows; where it can run, it runs.
+# The runtime compiles without Lua, without levels of vector code, for 64-bit Arm and for Windows; where it can run, it
+# runs.
 . tests/tap.sh
 
 # Two runtimes: what is said once a process has two occasions.

@@ -6,13 +6,12 @@
 # `./build.sh test NAME...` runs all of what it names, as CAIRN_TEST_TURNS=0 does of the whole suite: after
 # a kernel changed `./build.sh test simt simt_race emulated` should, and the tests of what it is for.
 # tests/nvrtc/run.sh has turns of its own, and so have tests that build all for others: tests/exact_test.sh,
-# tests/windows/run.sh and what clang's UBSan looks at (tests/suite.sh).
+# tests/dist_test.sh, tests/readme_test.sh, tests/windows/run.sh and what clang's UBSan looks at (tests/suite.sh).
 
 # turn_names: all that take turns.
 turn_names() {
     for path in tests/simt/*_simt.cpp; do echo "simt $(basename "$path" _simt.cpp)"; done
     for path in $(grep -ls 'emulated: ' tests/*/*_test.c); do basename "$path" _test.c; done
-    echo "readme kernels"
 }
 
 # has_turn NAME WHICH: whether that test has turn 0, with sanitizers, or 8, with the race detector.
