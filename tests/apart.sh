@@ -20,7 +20,7 @@
 apart=${CAIRN_BUILD:-build}/apart
 
 # Kernels that this machine has no use for take half a minute of all kinds.
-apart_has_avx512() { [ ! -r /proc/cpuinfo ] || grep -q '^flags.* avx512f' /proc/cpuinfo; }
+apart_levels() { [ ! -r /proc/cpuinfo ] || grep -q '^flags.* avx512f' /proc/cpuinfo || echo -DCAIRN_NO_AVX512; }
 
 # apart_flags KIND: compiler and flags.
 apart_flags() {
@@ -33,7 +33,7 @@ apart_flags() {
         cov) echo "${CC:-cc} -O0 --coverage -fprofile-update=prefer-atomic" ;;
         windows) echo "x86_64-w64-mingw32-gcc -O0" ;;
     esac
-    apart_has_avx512 || echo -DCAIRN_NO_AVX512
+    apart_levels
     echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY=
         -ffp-contract=off"
 }
@@ -92,8 +92,8 @@ apart_build() {
 }
 
 apart_link() {
-    if [ -n "${2:-}" ]; then echo "-I. -DCAIRN_SIMD_APART $apart/$1/kernels.o"
-    else echo "-I$apart/$1 -DCAIRN_SIMD_APART $apart/$1/kernels.o" \
+    if [ -n "${2:-}" ]; then echo "-I. -DCAIRN_SIMD_APART $(apart_levels) $apart/$1/kernels.o"
+    else echo "-I$apart/$1 -DCAIRN_SIMD_APART" $(apart_levels) "$apart/$1/kernels.o" \
         $(sed "s|.*|$apart/$1/&.o|" "$apart/$1/rooms")
     fi
 }
@@ -113,7 +113,7 @@ apart_own() {
             objects="$objects $at/$room.o"
         elif [ "$room" != runtime ]; then objects="$objects $apart/$kind/$room.o"; fi
     done
-    echo "-I$at -DCAIRN_SIMD_APART $apart/$kind/kernels.o $objects"
+    echo "-I$at -DCAIRN_SIMD_APART" $(apart_levels) "$apart/$kind/kernels.o $objects"
 }
 
 # ---- what a test says of itself ------------------------------------------------------------------

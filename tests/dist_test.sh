@@ -2,6 +2,7 @@
 # a second unit in C++17 that includes the declarations, linked, and run on the real model.
 . tests/tap.sh
 . tests/turns.sh
+. tests/apart.sh
 
 lua=$(command -v lua5.4 || echo "build/cairn run")
 $lua gen/dist.lua > "$work/cairn.h"
@@ -21,7 +22,8 @@ text_of() { $CC -std=c11 -DCAIRN_IMPLEMENTATION $lua_cflags -I. -E -P -x c "$1" 
 check_text "the implementation is the runtime's text" "$(text_of "$work/cairn.h")" "$(text_of runtime.h)"
 kernels=${CAIRN_BUILD:-build}/apart/plain/kernels.o
 case $(turn_of 4) in 0 | 1 | 3) [ ! -f "$kernels" ] || small=yes ;; esac # 0 and 1: tests/exact_test.sh
-if [ -n "${small-}" ]; then level='-O0 -DCAIRN_SIMD_APART -Wno-unused-function'; else level=-O2 kernels=; fi
+level=-O2
+if [ -n "${small-}" ]; then level="-O0 -DCAIRN_SIMD_APART $(apart_levels) -Wno-unused-function"; else kernels=; fi
 
 # Where an indentation misleads gcc asks of each line, which takes it ten seconds in a file of this size and none in
 # the runtime's own (tests/warnings_test.sh).
