@@ -386,7 +386,7 @@ run_test() {
     built=$!
     ! find_interpreter || ! sh tests/suite.sh rooms "$@" || export CAIRN_APART_BUILT=1
     wait $built || exit 1
-    sh tests/suite.sh "$@"
+    sh tests/suite.sh run "$@"
 }
 
 run_bench() {

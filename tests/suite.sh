@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole test suite; `./build.sh test [NAME...]` builds the program and runs it. The jobs:
+# The whole test suite; `./build.sh test [NAME...]` builds the program and has it run (suite.sh run). The jobs:
 #
 #   tests/ROOM/NAME_test.c   compiled with warnings as errors under ASan and UBSan, linked with the
 #                            rooms (tests/apart.sh), and run
@@ -216,9 +216,11 @@ main() {
     [ "$2" = 0 ] && [ "$1" != 0 ]
 }
 
-case ${1:-} in
-    job) job "$2" ;;
-    within) run_job "$2" ;;
-    rooms) shift; choose_seed; choose_turns "$@"; build_rooms "$@" ;;
-    *) main "$@" ;;
+command=$1
+shift
+case $command in
+    job) job "$1" ;;
+    within) run_job "$1" ;;
+    rooms) choose_seed; choose_turns "$@"; build_rooms "$@" ;;
+    run) main "$@" ;;
 esac
