@@ -81,7 +81,7 @@ static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter 
     model_place place = {path, HF_SCAN, NULL};
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
-    if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
+    if (!(status = model_open_tokenizer(m)) && !(status = engine_measure(m, engine_backend(rt), rows)) &&
         !(status = model_size_cache(m, &rt->device, &pages)) &&
         (!m->plan.landmark.values || !(status = adapter_own(m, &own))) &&
         (!*rt->config.adapter || !(status = adapter_read(m, rt->config.adapter, &adapter))) &&

@@ -98,15 +98,21 @@ static cairn_status engine_measure(cairn_model *m, const model_backend *backend,
     return backend->estimate ? backend->estimate(m, rows, &m->memory) : CAIRN_OK;
 }
 
-/* The cache and the backend of a loaded model. When the backend finds less device memory than was
- * thought, the cache makes room. */
-static cairn_status engine_open_backend(cairn_model *m, const model_backend *backend, int rows) {
-    device *dev = &m->runtime->device;
-    cairn_status status;
-    if ((status = engine_measure(m, backend, rows)) ||
-        (status = model_open_cache(m, dev, INT_MAX)))
-        return status;
+/* What the backend can begin as soon as the model's plan is known: while its kernels are compiled, or loaded, the
+ * tokenizer is read. */
+static cairn_status engine_begin_backend(cairn_model *m, const model_backend *backend, int rows) {
+    cairn_status status = engine_measure(m, backend, rows);
     m->backend = backend;
+    return status || !backend->begin_open ? status : backend->begin_open(m, rows);
+}
+
+/* The cache and the rest of the backend. When the backend finds less device memory than was thought, the cache makes
+ * room. */
+static cairn_status engine_open_backend(cairn_model *m, int rows) {
+    device *dev = &m->runtime->device;
+    const model_backend *backend = m->backend;
+    cairn_status status = backend->copies ? engine_fingerprint(m) : CAIRN_OK; /* the file is let go below */
+    if (status || (status = model_open_cache(m, dev, INT_MAX))) return status;
     while ((status = backend->open(m, rows)) == CAIRN_OUT_OF_DEVICE_MEMORY &&
            m->kv.pool.pages > 1) {
         int pages = m->kv.pool.pages / 2;
@@ -114,9 +120,8 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
         pages_kv_close(&m->kv);
         if ((status = model_open_cache(m, dev, pages))) return status;
     }
-    if (status || !backend->copies || (status = engine_fingerprint(m))) return status;
-    model_drop_file(m);
-    return CAIRN_OK;
+    if (!status && backend->copies) model_drop_file(m);
+    return status;
 }
 
 /* The first id that is not the same token of both models; -1: there is none. */
@@ -158,13 +163,14 @@ static cairn_status engine_load_one(cairn_runtime *rt, model_place place, const 
     int rows = model_most_rows(config);
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
-    if (drafts_for) status = engine_check_drafts(drafts_for, m);
-    else if (*config->drafter_model) {
+    if (!(status = engine_begin_backend(m, backend, rows))) status = model_open_tokenizer(m);
+    if (!status && drafts_for) status = engine_check_drafts(drafts_for, m);
+    else if (!status && *config->drafter_model) {
         config->max_seq_len = m->max_seq_len;
         status = engine_load_one(rt, drafts, backend, m, &m->drafts);
         config->max_seq_len = most;
     }
-    if (!status) status = engine_open_backend(m, backend, rows);
+    if (!status) status = engine_open_backend(m, rows);
     if (!status) status = engine_open_states(m);
     if (!status) status = engine_scratch_new(&rt->base, m, rows);
     if (!status) status = engine_open_prefixes(m);

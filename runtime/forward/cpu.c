@@ -378,7 +378,7 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch 
 }
 
 static const model_backend forward_cpu_backend = {
-    forward_cpu_open, forward_cpu_close, forward_cpu,
+    NULL, forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */, 0,
     NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
     NULL, forward_cpu_take_adapter, NULL, forward_cpu_draft, NULL, forward_cpu_adapter_bytes

@@ -3,32 +3,68 @@
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-/* magnitude * (cos, sin) of position * frequency[j], each position turned on from the one before in
- * double: the error stays near 1e-12. Pairs behind the rope's stay. */
-static cairn_status cuda_fill_rope(forward_cuda_state *f, int which) {
-    const plan_rope *rope = &f->plan->ropes[which];
-    int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
-    size_t count = (size_t)positions * (size_t)pairs * 2;
-    float *table = (float *)base_new(f->dev->base, count, sizeof *table);
-    cairn_status status;
-    if (!table) return base_no_memory(f->dev->base, "the rotations", count * sizeof *table);
-    for (int j = 0; j < pairs; j++) {
-        const bool turns = j < rope->dims / 2;
-        const double turn = turns ? rope->frequency[j] : 0.0;
-        const double size = turns ? (double)rope->magnitude : 1.0;
-        double dc = cos(turn), ds = sin(turn), c = 1.0, s = 0.0;
-        for (int i = 0; i < positions; i++) {
-            double next = c * dc - s * ds;
-            float *at = table + ((size_t)i * (size_t)pairs + (size_t)j) * 2;
-            at[0] = (float)(c * size);
-            at[1] = (float)(s * size);
-            s = s * dc + c * ds;
-            c = next;
+enum {
+    ROPE_PAIRS = 8,       /* that a thread turns side by side: a cache line of the table */
+    ROPE_POSITIONS = 4096 /* that are filled at a time, so that the host's memory for them is small */
+};
+
+/* Eight pairs of the next position: their cos, and their sin. */
+typedef struct rope_turn { double c[ROPE_PAIRS], s[ROPE_PAIRS]; } rope_turn;
+
+/* table: [count, pairs, 2]; turn: [pairs / 8, rounded up]. */
+typedef struct rope_fill { const plan_rope *rope; float *table; int pairs, count; rope_turn *turn; } rope_fill;
+
+/* A pool_task. magnitude * (cos, sin) of position * frequency[j] for eight pairs j, each position turned on from the
+ * one before in double: the error stays near 1e-12. Pairs behind the rope's stay. */
+static void cuda_fill_pairs(void *context, int index) {
+    const rope_fill *fill = (const rope_fill *)context;
+    const int first = index * ROPE_PAIRS, left = fill->pairs - first;
+    double dc[ROPE_PAIRS], ds[ROPE_PAIRS], size[ROPE_PAIRS];
+    rope_turn now = fill->turn[index];
+    for (int j = 0; j < ROPE_PAIRS; j++) {
+        const bool turns = first + j < fill->rope->dims / 2;
+        const double turn = turns ? fill->rope->frequency[first + j] : 0.0;
+        size[j] = turns ? (double)fill->rope->magnitude : 1.0;
+        dc[j] = cos(turn), ds[j] = sin(turn);
+    }
+    for (int i = 0; i < fill->count; i++) {
+        float *at = fill->table + ((size_t)i * (size_t)fill->pairs + (size_t)first) * 2;
+        for (int j = 0; j < ROPE_PAIRS && j < left; j++)
+            at[2 * j] = (float)(now.c[j] * size[j]), at[2 * j + 1] = (float)(now.s[j] * size[j]);
+        for (int j = 0; j < ROPE_PAIRS; j++) {
+            const double next = now.c[j] * dc[j] - now.s[j] * ds[j];
+            now.s[j] = now.s[j] * dc[j] + now.c[j] * ds[j];
+            now.c[j] = next;
         }
     }
-    status = device_upload(f->dev, f->rope + (size_t)which * count, table, count * sizeof *table);
-    if (!status) status = device_sync(f->dev);
-    base_delete(f->dev->base, table, count, sizeof *table);
+    fill->turn[index] = now;
+}
+
+/* Part by part, each sent before the next is made. */
+static cairn_status cuda_fill_positions(forward_cuda_state *f, rope_fill *fill, float *to) {
+    const int positions = f->chunks * f->chunk, tasks = (fill->pairs + ROPE_PAIRS - 1) / ROPE_PAIRS;
+    const size_t width = 2 * (size_t)fill->pairs;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < tasks * ROPE_PAIRS; i++) fill->turn[i / ROPE_PAIRS].c[i % ROPE_PAIRS] = 1.0;
+    for (int at = 0; at < positions && !status; at += fill->count) {
+        fill->count = positions - at < ROPE_POSITIONS ? positions - at : ROPE_POSITIONS;
+        pool_run(f->dev->pool, tasks, cuda_fill_pairs, fill);
+        status = device_upload(f->dev, to + (size_t)at * width, fill->table, (size_t)fill->count * width * 4);
+    }
+    return status ? status : device_sync(f->dev);
+}
+
+static cairn_status cuda_fill_rope(forward_cuda_state *f, int which) {
+    const size_t pairs = (size_t)f->shape->head_dim / 2, turns = pairs / ROPE_PAIRS + 1;
+    const size_t bytes = ROPE_POSITIONS * pairs * 8;
+    base *b = f->dev->base;
+    rope_fill fill = {&f->plan->ropes[which], (float *)base_new(b, bytes, 1), (int)pairs, 0,
+                      (rope_turn *)base_new(b, turns, sizeof(rope_turn))};
+    cairn_status status = fill.table && fill.turn
+                              ? cuda_fill_positions(f, &fill, f->rope + (size_t)which * cuda_rope_floats(f))
+                              : base_no_memory(b, "the rotations", bytes);
+    base_delete(b, fill.turn, turns, sizeof *fill.turn);
+    base_delete(b, fill.table, bytes, 1);
     return status;
 }
 
@@ -197,15 +233,22 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     return CAIRN_OK;
 }
 
-/* max_rows: of any forward to come. Weights are packed while other kernels are compiled or loaded.
- * [blocks] */
-static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
-    float scale;
+/* Kernels, which are compiled or loaded from here on. */
+static cairn_status forward_cuda_begin_open(cairn_model *model, int max_rows) {
     forward_cuda_state *f;
     cairn_status status = cuda_new(model, max_rows, &f);
     if (status) return status;
     model->state = f;
-    if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
+    return cuda_begin_build(f);
+}
+
+/* max_rows: of any forward to come. Weights are packed while other kernels are compiled or loaded.
+ * [blocks] */
+static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
+    float scale;
+    cairn_status status = model->state ? CAIRN_OK : forward_cuda_begin_open(model, max_rows);
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    if (status || (status = cuda_open_memory(f, &model->plan)) ||
         (f->latents.heads && (status = cuda_begin_latents(f))) ||
         (status = cuda_fill_ropes(f)) || (status = cuda_pack_all(f, model)) ||
         (status = cuda_input_scale(model, &scale)) ||

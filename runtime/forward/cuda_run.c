@@ -356,7 +356,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
 }
 
 static const model_backend forward_cuda_backend = {
-    forward_cuda_open, forward_cuda_close, forward_cuda,
+    forward_cuda_begin_open, forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */, STEP_FLOW_ROWS,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, forward_cuda_begin, NULL, forward_cuda_poll,

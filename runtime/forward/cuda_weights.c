@@ -89,7 +89,7 @@ static void cuda_fetch_part(void *context, int index) {
  * threads, for one alone copies slower than the device takes it. */
 static cairn_status cuda_fetch_slice(const step_packer *p, const model_weight *w, int64_t first,
                                      int64_t count, void *pinned, size_t *bytes) {
-    enum { PART = 1 << 18 }; /* bytes for which a thread is worth waking */
+    enum { PART = 1 << 16 }; /* bytes for which a thread is worth waking */
     const size_t row = block_row_bytes(block_find(w->type), w->columns);
     step_fetch s = {.file = p->file, .w = w, .first = first, .count = count,
                     .each = row < PART ? PART / (int64_t)row : 1, .pinned = (uint8_t *)pinned};

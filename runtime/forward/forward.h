@@ -77,6 +77,8 @@ typedef struct forward_batch {
 
 /* What a backend gives to the engine. `open` may prepare scratch and kernels in model->state. */
 typedef struct model_backend {
+    /* NULL, or: begins what needs the model's plan alone, for open to go on with. */
+    cairn_status (*begin_open)(cairn_model *model, int max_rows);
     cairn_status (*open)(cairn_model *model, int max_rows); /* of any batch to come. [blocks] */
     void (*close)(cairn_model *model); /* also after a failed open */
     /* Up to max_batch sequences. On failure nothing that a later forward relies on has changed but

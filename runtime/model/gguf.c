@@ -6,7 +6,7 @@
 
 #define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
 #define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
-static size_t gguf_first_bytes = (size_t)16 << 20; /* in which most headers end; tests: few */
+static size_t gguf_first_bytes = (size_t)2 << 20; /* in which a small model's header ends; tests: few */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -600,7 +600,7 @@ static cairn_status gguf_read_file(base *b, const char *path, size_t held, bool 
     do {
         if (held > size) held = size;
         status = gguf_read_part(b, path, file, held, size, any_type, &more, out);
-        held = held < size / 4 ? held * 4 : size;
+        held = held < size / 2 ? held * 2 : size;
     } while (more);
     if (status || out->held == size) os_calls.close(file);
     return status;

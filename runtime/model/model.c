@@ -278,7 +278,8 @@ static cairn_status model_set_chat(cairn_model *m, base *b) {
     return tokenizer_set_format(b, &m->tokenizer, before, after);
 }
 
-static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
+static cairn_status model_open_tokenizer(cairn_model *m) {
+    base *b = &m->runtime->base;
     cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
     if (!status) status = model_set_chat(m, b);
     if (!status && m->tokenizer.vocab != m->shape.vocab)
@@ -327,8 +328,7 @@ static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model
     /* a backend that copies reads the host's bytes where they lie, while it opens */
     if ((status = model_read(m, b, place, rt->device.cuda ||
                                               rt->config.memory.map == CAIRN_MAP_FILE)) ||
-        (status = model_check_layers(b, &rt->config, &m->shape)) ||
-        (status = model_open_tokenizer(m, b))) {
+        (status = model_check_layers(b, &rt->config, &m->shape))) {
         model_unload(m);
         return status;
     }

@@ -3,8 +3,8 @@
  *
  * Owns the file, the plan, the tokenizer and the cache; the backend's state, the sessions and their
  * scratch are those of the rooms above, which hang them here. Invariants: between model_load and
- * model_unload the plan and the tokenizer are whole; the file is open until model_drop_file, and
- * only so long do the plan's weights have bytes to read. Calls base, device, pages. */
+ * model_unload the plan is whole, from model_open_tokenizer on the tokenizer, too; the file is open until
+ * model_drop_file, and only so long do the plan's weights have bytes to read. Calls base, device, pages. */
 
 /* Bytes that a backend takes for a model. */
 typedef struct model_memory {
@@ -65,8 +65,10 @@ typedef struct model_place {
     const cairn_model_source *source;
 } model_place;
 
-/* The model without its cache and backend. [blocks] */
+/* The model without its tokenizer, cache and backend. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out);
+/* Its tokenizer, from the same file, which takes as long to read as all else of the header. [blocks] */
+static cairn_status model_open_tokenizer(cairn_model *m);
 /* How a model's file is opened to run: a backend that copies fetches each weight once. */
 static hf_how model_how_of(const cairn_runtime *rt);
 /* Undoes model_load, whole or half done. */
