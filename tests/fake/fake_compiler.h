@@ -1,9 +1,10 @@
 /* fake_compiler: the other half of fake_driver.h: NVRTC, modules, functions, launches, and the
  * installation. An image is "FAKEIMG1", u64 bytes of the rest, 32 bytes digest of the rest, then
- * lines: the architecture option, and each kernel's name. */
+ * lines: the architecture option, each kernel's name, and a sum of the source. */
 #ifndef FAKE_COMPILER_H
 #define FAKE_COMPILER_H
 #include "fake_driver.h"
+#include "ref/quick.h"
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
@@ -12,6 +13,13 @@ static cache_key fake_digest(const char *data, size_t bytes) {
     cache_hash_begin(&hash, "fake image");
     cache_hash_add(&hash, data, bytes);
     return cache_hash_end(&hash);
+}
+
+/* FNV-1a, so that other constants are other bytes. */
+QUICK uint64_t fake_sum(const char *text) {
+    uint64_t sum = 0xcbf29ce484222325u;
+    while (*text) sum = (sum ^ (unsigned char)*text++) * 0x100000001b3u;
+    return sum;
 }
 
 static base fake_base; /* the C library's memory: the fakes are not what is tested */
@@ -27,7 +35,7 @@ static void fake_image(const char *source, const char *arch, base_text *out) {
             at += strlen(before[i]);
             base_text_print(&fake_base, &rest, "%.*s\n", (int)strcspn(at, "(,"), at);
         }
-    base_text_print(&fake_base, &rest, "%s", source); /* so that other constants are other bytes */
+    base_text_print(&fake_base, &rest, "# %016llx\n", (unsigned long long)fake_sum(source));
     digest = fake_digest(rest.data, rest.size);
     cache_store64(size, rest.size);
     base_text_add(&fake_base, out, "FAKEIMG1", 8);

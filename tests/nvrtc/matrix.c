@@ -399,22 +399,22 @@ static bool is_set(const char *name) {
     return value && atoi(value);
 }
 
-/* Whether the first instance of the kernel is compiled for that architecture: where turns are taken, one of four for
- * sm_80, one for sm_120, and every other for none of the others. */
+/* Whether the first instance of the kernel is compiled for that architecture: where turns are taken, one of eight for
+ * sm_80, one for sm_120, and three of four for none of the others. */
 static bool has_turn(int kernel, int arch, int turn) {
     static const int others[] = {89, 100, 86, 87, 88, 90, 103, 110, 121};
     enum { count = sizeof others / sizeof *others, seldom = count - 2 };
     if (is_set("CAIRN_TEST_LONG")) return true;
     for (int i = 0; i < count; i++)
         if (others[i] == arch)
-            return turn >= 0 ? (kernel + turn) % (2 * count) == i : i < 2 || kernel % seldom == i - 2;
-    return turn < 0 || (kernel + turn) % 4 == (arch == 120 ? 2 : 0);
+            return turn >= 0 ? (kernel + turn) % (4 * count) == i : i < 2 || kernel % seldom == i - 2;
+    return turn < 0 || (kernel + turn) % 8 == (arch == 120 ? 4 : 0);
 }
 
 /* Whether another instance is compiled for wide[a], of which those from `first` on know it: where turns are taken,
- * eleven times of twelve for none. */
+ * 23 times of 24 for none. */
 static bool instance_has_turn(int kernel, int instance, int a, int first, int turn) {
-    return turn < 0 || a == first + (kernel + instance + turn) % (12 * (3 - first));
+    return turn < 0 || a == first + (kernel + instance + turn) % (24 * (3 - first));
 }
 
 static void check_kernel(const source *kernel, int part, int parts, int *job) {

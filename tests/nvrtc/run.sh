@@ -5,9 +5,9 @@
 # from CAIRN_ARCH alone, so this meets nearly all that is written, and of an instance's own code nearly all is
 # the same on each. What may differ by both is how many registers the assembler takes. So `./build.sh test nvrtc`
 # compiles the full product, and should after a kernel changed; within the whole suite, which runs for every
-# change of anything, the first instances meet sm_80 and sm_120 one time of four and some other architecture every
-# other time, and each of the others takes its turn at one of sm_80, sm_90a and sm_120 by the tree's seed, one time of
-# twelve: each change tries another share.
+# change of anything, the first instances meet sm_80 and sm_120 one time of eight and some other architecture one
+# time of four, and each of the others takes its turn at one of sm_80, sm_90a and sm_120 by the tree's seed, one time of
+# 24: each change tries another share.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/nvrtc_matrix

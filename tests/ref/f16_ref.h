@@ -15,23 +15,21 @@ QUICK double ref_f16(uint16_t h) {
     return sign * (exponent ? (1024 + mantissa) * (double)(1 << exponent) / 2 : mantissa) / 16777216;
 }
 
-/* The nearest f16, ties to even, by searching its neighbours: slow and obvious. */
+/* The nearest f16, ties to even; of what is too large the largest, of NaN 0. */
 QUICK uint16_t ref_to_f16(double x) {
-    uint16_t best = 0;
-    int low = 0, high = 0x7bff;
-    double magnitude = fabs(x);
-    while (low < high) { /* the largest f16 <= magnitude */
-        int middle = (low + high + 1) / 2;
-        if (ref_f16((uint16_t)middle) <= magnitude) low = middle;
-        else high = middle - 1;
-    }
-    best = (uint16_t)low;
-    if (low < 0x7bff) {
-        double below = magnitude - ref_f16((uint16_t)low);
-        double above = ref_f16((uint16_t)(low + 1)) - magnitude;
-        if (above < below || (above == below && (low & 1))) best = (uint16_t)(low + 1);
-    }
-    return (uint16_t)(best | (x < 0 ? 0x8000 : 0));
+    const double magnitude = fabs(x);
+    const uint16_t sign = x < 0 ? 0x8000 : 0;
+    double units, whole;
+    int exponent; /* as f16 has it; those too small for one are in units of the least */
+    uint16_t h;
+    if (!(magnitude < 65504)) return isnan(x) ? 0 : sign | 0x7bff;
+    frexp(magnitude, &exponent);
+    exponent += 14;
+    if (exponent < 1 || magnitude == 0) exponent = 1;
+    units = ldexp(magnitude, 25 - exponent), whole = floor(units);
+    h = (uint16_t)(((exponent - 1) << 10) + (int)whole); /* a whole 1024 counts the exponent up */
+    if (units - whole > 0.5 || (units - whole == 0.5 && h & 1)) h++;
+    return h | sign;
 }
 
 #endif
