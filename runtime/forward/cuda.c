@@ -30,7 +30,6 @@ enum {
     STEP_BANDS_MIB = 24,  /* of weights: a step's product of more than eight rows takes two bands of them at a
                              time (H200: the 8B's gate_up and down 49 and 31 us for 55 and 45, its qkv of 14
                              MiB and all of a 1B's no faster) */
-    STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_ROW_CLUSTER = 8, /* blocks of a cluster that has a row alone, or twice as many: see cuda_chain.c */

@@ -18,22 +18,29 @@ static size_t cuda_row_bytes(const model_weight *w) {
     return cuda_reads(w->type) ? blocks : blocks + (size_t)w->columns * 4;
 }
 
-/* What slices must hold: STEP_SLICE_MIB, but no more than a weight has, and 16 rows of any. */
-static void cuda_measure_slice(const model_weight *w, size_t *bytes) {
+/* Each slice costs the device a tenth of a millisecond besides, and each MiB of pinned memory as much to get: those of
+ * a large model are large, those of a small one small. */
+static size_t cuda_most_slice(const model_plan *plan) {
+    const uint64_t part = plan->weight_bytes / 256, least = 1 << 20, most = 16 << 20;
+    return (size_t)(part < least ? least : part > most ? most : part);
+}
+
+/* What slices must hold: so much, but no more than a weight has, and 16 rows of any. */
+static void cuda_measure_slice(const model_weight *w, size_t most, size_t *bytes) {
     size_t row = cuda_row_bytes(w), whole = (size_t)w->rows * row;
-    size_t most = (size_t)STEP_SLICE_MIB << 20;
     size_t wanted = whole < most ? whole : most < 16 * row ? 16 * row : most;
     if (wanted > *bytes) *bytes = wanted;
 }
 
 static size_t cuda_slice_bytes(const model_plan *plan) {
+    const size_t most = cuda_most_slice(plan);
     size_t bytes = 0;
-    cuda_measure_slice(&plan->embed, &bytes);
-    cuda_measure_slice(&plan->head, &bytes);
+    cuda_measure_slice(&plan->embed, most, &bytes);
+    cuda_measure_slice(&plan->head, most, &bytes);
     for (int i = 0; i < plan->layer_count; i++)
         for (int role = 0; role < PLAN_ROLES; role++)
             if (plan->layers[i].weights[role].rows)
-                cuda_measure_slice(&plan->layers[i].weights[role], &bytes);
+                cuda_measure_slice(&plan->layers[i].weights[role], most, &bytes);
     return bytes;
 }
 
