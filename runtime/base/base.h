@@ -53,7 +53,6 @@
 #define BASE_X86 0
 #define BASE_NEON 0
 #endif
-
 /* Loops with a constant count whose arrays should live in registers. */
 #if defined(__clang__)
 #define BASE_UNROLL _Pragma("clang loop unroll(full)")
@@ -77,8 +76,9 @@ __asm__(BASE_UNALIGNED("vmovaps", "vmovups") BASE_UNALIGNED("vmovapd", "vmovupd"
 #define BASE_PAUSE() ((void)0)
 #define BASE_PREFETCH(address) ((void)(address))
 #endif
-
 #define BASE_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+/* A little-endian number of up to 8 bytes at any address. All hosts are little-endian. */
+BASE_INLINE uint64_t base_load(const void *at, int bytes) { uint64_t v = 0; return memcpy(&v, at, (size_t)bytes), v; }
 
 /* ---- the room's state ------------------------------------------------------------------------ */
 

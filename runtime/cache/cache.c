@@ -16,10 +16,6 @@ typedef struct cache_item { struct cache_item *next; cache_key key; base_text fi
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-static uint32_t cache_load32(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 static void cache_store32(uint8_t *p, uint32_t v) {
     int i;
     for (i = 0; i < 4; i++) p[i] = (uint8_t)(v >> (8 * i));
@@ -48,14 +44,14 @@ static bool cache_parse(const cache_key *key, const uint8_t *bytes, size_t size,
                         cache_entry *entry) {
     cache_key sum;
     if (size < CACHE_HEADER_BYTES || memcmp(bytes, "CAIRNKB1", 8) ||
-        cache_load32(bytes + 8) != CACHE_HEADER_BYTES || memcmp(bytes + 32, key, sizeof *key) ||
-        cache_load64(bytes + 16) != size - CACHE_HEADER_BYTES || size == CACHE_HEADER_BYTES)
+        base_load(bytes + 8, 4) != CACHE_HEADER_BYTES || memcmp(bytes + 32, key, sizeof *key) ||
+        base_load(bytes + 16, 8) != size - CACHE_HEADER_BYTES || size == CACHE_HEADER_BYTES)
         return false;
     entry->data = bytes + CACHE_HEADER_BYTES;
     entry->size = size - CACHE_HEADER_BYTES;
     sum = cache_checksum(bytes, entry->data, entry->size);
     if (memcmp(bytes + CACHE_CHECKED_BYTES, &sum, sizeof sum)) return false;
-    entry->compile_us = cache_load32(bytes + 24);
+    entry->compile_us = (uint32_t)base_load(bytes + 24, 4);
     cache_copy_text(entry->arch, bytes + 64, sizeof entry->arch);
     cache_copy_text(entry->name, bytes + 80, sizeof entry->name);
     cache_copy_text(entry->compiler, bytes + 128, sizeof entry->compiler);

@@ -26,7 +26,6 @@ static void cache_hash_field(cache_hash *s, const void *data, size_t bytes);
 static cache_key cache_hash_end(cache_hash *s);
 
 /* Little-endian numbers at any address. */
-static uint64_t cache_load64(const uint8_t *p);
 static void cache_store64(uint8_t *p, uint64_t v);
 static void cache_store32(uint8_t *p, uint32_t v);
 

@@ -7,13 +7,6 @@ static const uint64_t cache_hash_iv[8] = {
     UINT64_C(0x1f83d9abfb41bd6b), UINT64_C(0x5be0cd19137e2179),
 };
 
-static uint64_t cache_load64(const uint8_t *p) {
-    uint64_t v = 0;
-    int i;
-    for (i = 7; i >= 0; i--) v = v << 8 | p[i];
-    return v;
-}
-
 static void cache_store64(uint8_t *p, uint64_t v) {
     int i;
     for (i = 0; i < 8; i++) p[i] = (uint8_t)(v >> (8 * i));
@@ -48,7 +41,7 @@ static const uint8_t cache_sigma[10][16] = {
 static void cache_hash_block(cache_hash *s, const uint8_t *block, bool last) {
     uint64_t v[16], m[16];
     int i, round;
-    for (i = 0; i < 16; i++) m[i] = cache_load64(block + 8 * i);
+    for (i = 0; i < 16; i++) m[i] = base_load(block + 8 * i, 8);
     for (i = 0; i < 8; i++) { v[i] = s->h[i]; v[i + 8] = cache_hash_iv[i]; }
     v[12] ^= s->total;
     if (last) v[14] = ~v[14];
@@ -73,8 +66,8 @@ static void cache_hash_begin(cache_hash *s, const char *personal) {
     for (i = 0; i < 16 && personal[i]; i++) words[i] = (uint8_t)personal[i];
     memcpy(s->h, cache_hash_iv, sizeof s->h);
     s->h[0] ^= 0x01010000u ^ (uint64_t)sizeof(cache_key); /* sequential, no key, 32 bytes out */
-    s->h[6] ^= cache_load64(words);
-    s->h[7] ^= cache_load64(words + 8);
+    s->h[6] ^= base_load(words, 8);
+    s->h[7] ^= base_load(words + 8, 8);
 }
 
 static void cache_hash_add(cache_hash *s, const void *data, size_t bytes) {

@@ -53,7 +53,7 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
     if (engine_backend(m->runtime)->copies) model_drop_file(m);
     if (!status) status = pages_pools_open(b, pages, &groups, &m->kv);
     if (!status) status = engine_open_prefixes(m);
-    *host = counter->live - gguf_copied(&m->file) +
+    *host = counter->live - m->file.copied +
             (uint64_t)m->shape.kv_layers * 2 * sizeof(void *);
     prefix_close(&m->prefixes);
     pages_pools_close(b, &m->kv);

@@ -733,5 +733,5 @@ static const adapter_pair *adapter_of(const cairn_adapter *a, int layer, int rol
 }
 
 static uint64_t adapter_space(const cairn_adapter *a) {
-    return a && !a->parts[ADAPTER_MASK] ? cache_load64(a->fingerprint.bytes) | 1 : 0;
+    return a && !a->parts[ADAPTER_MASK] ? base_load(a->fingerprint.bytes, 8) | 1 : 0;
 }

@@ -6,7 +6,7 @@
 
 #define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
 #define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
-static size_t gguf_first_bytes = (size_t)2 << 20; /* in which a small model's header ends; tests: few */
+static size_t gguf_first_bytes = (size_t)16 << 20; /* in which most headers end; tests: few */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -57,20 +57,14 @@ static const uint8_t *gguf_take(gguf_reader *r, uint64_t bytes) {
     return data;
 }
 
-static uint64_t gguf_load(const uint8_t *at, int bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value |= (uint64_t)at[i] << 8 * i;
-    return value;
-}
-
 static uint32_t gguf_read_u32(gguf_reader *r) {
     const uint8_t *at = gguf_take(r, 4);
-    return at ? (uint32_t)gguf_load(at, 4) : 0;
+    return at ? (uint32_t)base_load(at, 4) : 0;
 }
 
 static uint64_t gguf_read_u64(gguf_reader *r) {
     const uint8_t *at = gguf_take(r, 8);
-    return at ? gguf_load(at, 8) : 0;
+    return at ? base_load(at, 8) : 0;
 }
 
 static const char *gguf_read_string(gguf_reader *r, uint64_t *bytes) {
@@ -213,7 +207,7 @@ static bool gguf_integer(uint32_t type, const uint8_t *value, uint64_t *out) {
     int bytes = gguf_type_bytes(type);
     bool is_signed = type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
     if (!bytes || type == GGUF_F32 || type == GGUF_F64 || type == GGUF_BOOL) return false;
-    *out = gguf_load(value, bytes);
+    *out = base_load(value, bytes);
     return !is_signed || !(*out >> (8 * bytes - 1));
 }
 
@@ -237,10 +231,10 @@ static cairn_status gguf_f32(base *b, const gguf *g, const char *name, bool *fou
     if (key->type != GGUF_F32 && key->type != GGUF_F64)
         return gguf_wrong(b, g, key, "a floating-point number");
     if (key->type == GGUF_F32) {
-        *out = block_f32_of_bits((uint32_t)gguf_load(key->value, 4));
+        *out = block_f32_of_bits((uint32_t)base_load(key->value, 4));
         return CAIRN_OK;
     }
-    bits = gguf_load(key->value, 8);
+    bits = base_load(key->value, 8);
     memcpy(&wide, &bits, sizeof wide);
     *out = (float)wide;
     return CAIRN_OK;
@@ -286,13 +280,13 @@ static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *f
 
 static const char *gguf_next_string(gguf_list *list, size_t *bytes) {
     const char *string = (const char *)list->data + 8;
-    *bytes = (size_t)gguf_load(list->data, 8);
+    *bytes = (size_t)base_load(list->data, 8);
     list->data += 8 + *bytes;
     return string;
 }
 
 static uint32_t gguf_next_u32(gguf_list *list) {
-    uint32_t value = (uint32_t)gguf_load(list->data, 4);
+    uint32_t value = (uint32_t)base_load(list->data, 4);
     list->data += 4;
     return value;
 }
@@ -481,8 +475,6 @@ static void gguf_read_alignment(gguf_reader *r, gguf *g) {
     g->alignment = (uint32_t)value;
 }
 
-static size_t gguf_copied(const gguf *g) { return g->copy ? g->held + GGUF_ALIGNMENT : 0; }
-
 static void gguf_close(base *b, gguf *g) {
     base_delete(b, g->keys, g->key_count, sizeof *g->keys);
     base_delete(b, g->tensors, g->tensor_count, sizeof *g->tensors);
@@ -493,7 +485,7 @@ static void gguf_close(base *b, gguf *g) {
     } else if (g->held < g->size) {
         os_calls.close(g->file);
     }
-    base_delete(b, g->copy, gguf_copied(g), 1);
+    base_delete(b, g->copy, g->copied, 1);
     memset(g, 0, sizeof *g);
 }
 
@@ -570,27 +562,31 @@ static cairn_status gguf_read_of_file(base *b, const char *path, const void *fil
     return error ? os_fail(b, error, "read", path) : CAIRN_OK;
 }
 
-/* Reads the first `held` bytes, and the header from them. */
-static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size_t held,
-                                   size_t size, bool any_type, bool *more,
-                                   gguf *out) {
-    const size_t bytes = held + GGUF_ALIGNMENT;
+/* Reads the header from the first `room` bytes, of which an eighth is read before twice as many; of a file that is no
+ * larger all. */
+static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size_t room, size_t size,
+                                   bool any_type, bool *more, gguf *out) {
+    const size_t bytes = room + GGUF_ALIGNMENT;
     void *copy = base_realloc(b, NULL, 0, bytes);
     uint8_t *data = (uint8_t *)copy;
     cairn_status status;
-    *more = false;
+    size_t before = 0, held = room < size ? room / 8 : room;
     if (!copy) return base_no_memory(b, path, bytes);
     data += (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    status = gguf_read_parts(b, path, gguf_read_of_file, &file, (gguf_extent){0, held, size}, data);
-    if (!status) status = gguf_parse_part(b, path, data, held, size, any_type, more, out);
+    for (;;) {
+        *more = false;
+        status = gguf_read_parts(b, path, gguf_read_of_file, &file, (gguf_extent){before, held, size}, data);
+        if (!status) status = gguf_parse_part(b, path, data, held, size, any_type, more, out);
+        if (!*more || held == room) break;
+        before = held, held = held < room / 2 ? held * 2 : room;
+    }
     if (status) base_delete(b, copy, bytes, 1);
-    else out->copy = copy, out->held = held, out->file = file;
+    else out->copy = copy, out->copied = bytes, out->held = held, out->file = file;
     return status;
 }
 
-/* Reads a part of `held` bytes, and larger ones until the header is in them. */
-static cairn_status gguf_read_file(base *b, const char *path, size_t held, bool any_type,
-                                   gguf *out) {
+/* Reads a part, and larger ones until the header is in them. */
+static cairn_status gguf_read_file(base *b, const char *path, size_t room, bool any_type, gguf *out) {
     size_t size = 0;
     bool more = false;
     cairn_status status;
@@ -598,9 +594,9 @@ static cairn_status gguf_read_file(base *b, const char *path, size_t held, bool 
     memset(out, 0, sizeof *out);
     if (file < 0) return os_fail(b, (int)file, "open", path);
     do {
-        if (held > size) held = size;
-        status = gguf_read_part(b, path, file, held, size, any_type, &more, out);
-        held = held < size / 2 ? held * 2 : size;
+        if (room > size) room = size;
+        status = gguf_read_part(b, path, file, room, size, any_type, &more, out);
+        room = room < size / 4 ? room * 4 : size;
     } while (more);
     if (status || out->held == size) os_calls.close(file);
     return status;
@@ -669,6 +665,6 @@ static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in
                              (gguf_extent){0, source->bytes, source->bytes}, data);
     if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
     if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
-    else out->copy = copy, out->held = (size_t)source->bytes;
+    else out->copy = copy, out->copied = (size_t)source->bytes + GGUF_ALIGNMENT, out->held = (size_t)source->bytes;
     return status;
 }

@@ -61,8 +61,9 @@ typedef struct gguf_tensor {
 typedef struct gguf {
     const uint8_t *data; /* [held], what of the file is at hand: the header at least */
     size_t held, size;   /* size: the file's */
+    size_t copied;
     os_map map;          /* empty when the file lies in memory */
-    void *copy;          /* [gguf_copied], NULL when it is mapped */
+    void *copy;          /* [copied], NULL when it is mapped */
     int64_t file;        /* gguf_scan's, open while held < size and there are no shards */
     struct shards *shards; /* hf.c's: the files in which what is not held lies; or NULL */
     char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
@@ -102,8 +103,6 @@ static cairn_status gguf_read_parts(base *b, const char *name, gguf_part_reader 
  * when they cannot be read, which gguf_lost turns into a status. Any number of threads may. */
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer);
 static cairn_status gguf_lost(base *b, const gguf *g);
-/* Bytes that its copy takes. */
-static size_t gguf_copied(const gguf *g);
 /* Frees the tables, the map and the copy; also after an open that failed. *g is empty. */
 static void gguf_close(base *b, gguf *g);
 

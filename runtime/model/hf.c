@@ -384,6 +384,7 @@ static cairn_status hf_assemble(hf_folder *h, const base_text *head, uint64_t ap
                              (gguf_extent){made, held, size}, data);
     if (!status) status = hf_parse(h, copy, data, (size_t)held, (size_t)size, out);
     if (status) base_delete(h->b, copy, bytes, 1);
+    else out->copied = bytes;
     return status;
 }
 

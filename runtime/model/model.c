@@ -280,7 +280,7 @@ static cairn_status model_set_chat(cairn_model *m, base *b) {
 
 static cairn_status model_open_tokenizer(cairn_model *m) {
     base *b = &m->runtime->base;
-    cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
+    cairn_status status = tokenizer_open(b, m->runtime->pool, &m->file, &m->tokenizer);
     if (!status) status = model_set_chat(m, b);
     if (!status && m->tokenizer.vocab != m->shape.vocab)
         return base_fail(b, CAIRN_BAD_FILE,

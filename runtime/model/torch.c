@@ -65,13 +65,6 @@ static bool torch_read(torch_reader *r, uint64_t at, uint64_t bytes, base_text *
     return true;
 }
 
-static uint64_t torch_number(const void *from, int bytes) {
-    const uint8_t *at = (const uint8_t *)from;
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value |= (uint64_t)at[i] << 8 * i;
-    return value;
-}
-
 /* Where the directory lies and how many entries it has: by the record at the file's end. */
 static bool torch_find_directory(torch_reader *r, base_text *tail, uint64_t *at, uint64_t *bytes,
                                  uint64_t *count) {
@@ -83,27 +76,27 @@ static bool torch_find_directory(torch_reader *r, base_text *tail, uint64_t *at,
     if (end == (size_t)-1 || tail->size < 22)
         return torch_fault(r, CAIRN_BAD_FILE, "not a zip file, as PyTorch 1.6 and later write"),
                false;
-    *count = torch_number(tail->data + end + 10, 2);
-    *bytes = torch_number(tail->data + end + 12, 4);
-    *at = torch_number(tail->data + end + 16, 4);
+    *count = base_load(tail->data + end + 10, 2);
+    *bytes = base_load(tail->data + end + 12, 4);
+    *at = base_load(tail->data + end + 16, 4);
     if (end < 20 || memcmp(tail->data + end - 20, "PK\6\7", 4)) return true;
-    if (!torch_read(r, torch_number(tail->data + end - 12, 8), 56, tail)) return false;
+    if (!torch_read(r, base_load(tail->data + end - 12, 8), 56, tail)) return false;
     if (memcmp(tail->data, "PK\6\6", 4))
         return torch_fault(r, CAIRN_BAD_FILE, "a broken record of a large zip file"), false;
-    *count = torch_number(tail->data + 32, 8);
-    *bytes = torch_number(tail->data + 40, 8);
-    *at = torch_number(tail->data + 48, 8);
+    *count = base_load(tail->data + 32, 8);
+    *bytes = base_load(tail->data + 40, 8);
+    *at = base_load(tail->data + 48, 8);
     return true;
 }
 
 /* Puts numbers that did not fit from the extra field of large files. */
 static void torch_widen(const char *extra, size_t bytes, uint64_t *numbers) {
-    for (size_t at = 0; at + 4 <= bytes; at += 4 + (size_t)torch_number(extra + at + 2, 2)) {
-        size_t next = at + 4, end = next + (size_t)torch_number(extra + at + 2, 2);
-        if (torch_number(extra + at, 2) != 1) continue;
+    for (size_t at = 0; at + 4 <= bytes; at += 4 + (size_t)base_load(extra + at + 2, 2)) {
+        size_t next = at + 4, end = next + (size_t)base_load(extra + at + 2, 2);
+        if (base_load(extra + at, 2) != 1) continue;
         for (int i = 0; i < 3; i++) {
             if (numbers[i] != 0xffffffffu || next + 8 > end || next + 8 > bytes) continue;
-            numbers[i] = torch_number(extra + next, 8);
+            numbers[i] = base_load(extra + next, 8);
             next += 8;
         }
     }
@@ -116,16 +109,16 @@ static bool torch_take_entry(torch_reader *r, size_t *at, torch_entry *out) {
     uint64_t numbers[3], name, extra; /* bytes; bytes in the file; where its head lies */
     if (left < 46 || memcmp(d, "PK\1\2", 4))
         return torch_fault(r, CAIRN_BAD_FILE, "the zip file's directory is broken"), false;
-    name = torch_number(d + 28, 2), extra = torch_number(d + 30, 2);
-    if (46 + name + extra + torch_number(d + 32, 2) > left)
+    name = base_load(d + 28, 2), extra = base_load(d + 30, 2);
+    if (46 + name + extra + base_load(d + 32, 2) > left)
         return torch_fault(r, CAIRN_BAD_FILE, "the zip file's directory is cut short"), false;
-    numbers[0] = torch_number(d + 24, 4), numbers[1] = torch_number(d + 20, 4);
-    numbers[2] = torch_number(d + 42, 4);
+    numbers[0] = base_load(d + 24, 4), numbers[1] = base_load(d + 20, 4);
+    numbers[2] = base_load(d + 42, 4);
     torch_widen(d + 46 + name, (size_t)extra, numbers);
-    if (torch_number(d + 10, 2) || (torch_number(d + 8, 2) & 1) || numbers[0] != numbers[1])
+    if (base_load(d + 10, 2) || (base_load(d + 8, 2) & 1) || numbers[0] != numbers[1])
         return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file is compressed or "
                            "encrypted"), false;
-    *at += 46 + (size_t)name + (size_t)extra + (size_t)torch_number(d + 32, 2);
+    *at += 46 + (size_t)name + (size_t)extra + (size_t)base_load(d + 32, 2);
     out->name = d + 46, out->name_bytes = (size_t)name;
     out->at = numbers[2], out->bytes = numbers[0];
     return true;
@@ -138,7 +131,7 @@ static bool torch_enter(torch_reader *r, base_text *head, torch_entry *e) {
     if (memcmp(head->data, "PK\3\4", 4))
         return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file is not where it should be"),
                false;
-    e->at += 30 + torch_number(head->data + 26, 2) + torch_number(head->data + 28, 2);
+    e->at += 30 + base_load(head->data + 26, 2) + base_load(head->data + 28, 2);
     if (e->at > size || e->bytes > size - e->at)
         return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file reaches past its end"),
                false;
@@ -388,7 +381,7 @@ static size_t torch_take(torch_reader *r, uint64_t bytes) {
 
 static uint64_t torch_take_number(torch_reader *r, int bytes) {
     const size_t at = torch_take(r, (uint64_t)bytes);
-    return r->status ? 0 : torch_number(r->pickle.data + at, bytes);
+    return r->status ? 0 : base_load(r->pickle.data + at, bytes);
 }
 
 /* A whole number of so many bytes with a sign. */

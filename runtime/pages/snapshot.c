@@ -179,15 +179,15 @@ static cairn_status snapshot_read_header(base *b, const char *call, const void *
                          "%s: the snapshot has version %u; version %d is read here", call,
                          (unsigned)snapshot_get32(at + 8), SNAPSHOT_VERSION);
     if (bytes < SNAPSHOT_HEADER) return snapshot_damaged(b, call, "it ends in its header");
-    if (cache_load64(at + 104) != snapshot_sum(at, 104))
+    if (base_load(at + 104, 8) != snapshot_sum(at, 104))
         return snapshot_damaged(b, call, "the sum of its header is wrong");
     for (int i = 0; i < SNAPSHOT_PARTS; i++) {
-        uint64_t part = cache_load64(at + 24 + 16 * i);
+        uint64_t part = base_load(at + 24 + 16 * i, 8);
         if (part > bytes) return snapshot_damaged(b, call, "it ends early");
         s->bytes[i] = (size_t)part;
     }
     s->kind = snapshot_get32(at + 12);
-    if (!snapshot_add_up(s) || cache_load64(at + 16) != s->total)
+    if (!snapshot_add_up(s) || base_load(at + 16, 8) != s->total)
         return snapshot_damaged(b, call, "its sizes do not add up");
     if (s->total != bytes)
         return snapshot_damaged(b, call, s->total > bytes ? "it ends early" : "it goes on too long");
@@ -201,7 +201,7 @@ static cairn_status snapshot_read(base *b, struct pool *threads, const char *cal
     for (int i = 0; i < SNAPSHOT_PARTS && !status; i++) {
         uint64_t sum = 0;
         status = snapshot_sum_part(b, threads, s->parts[i], s->bytes[i], &sum);
-        if (!status && sum != cache_load64(s->memory + 32 + 16 * i))
+        if (!status && sum != base_load(s->memory + 32 + 16 * i, 8))
             status = snapshot_damaged(b, call, "the sum of a part is wrong");
     }
     if (status || s->kind == kind) return status;

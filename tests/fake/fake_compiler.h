@@ -50,7 +50,7 @@ static const char *fake_image_rest(const void *image, size_t *bytes) {
     const uint8_t *at = (const uint8_t *)image;
     cache_key digest;
     if (memcmp(at, "FAKEIMG1", 8)) return NULL;
-    *bytes = (size_t)cache_load64(at + 8);
+    *bytes = (size_t)base_load(at + 8, 8);
     if (*bytes > 1 << 20) return NULL;
     digest = fake_digest((const char *)at + 48, *bytes);
     return memcmp(&digest, at + 16, sizeof digest) ? NULL : (const char *)at + 48;

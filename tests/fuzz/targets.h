@@ -309,7 +309,7 @@ static cairn_model *fuzz_toy(void) {
 static void fuzz_seal(uint8_t *at, size_t size) {
     size_t from = SNAPSHOT_HEADER;
     for (int i = 0; i < SNAPSHOT_PARTS; i++) {
-        const uint64_t bytes = cache_load64(at + 24 + 16 * i);
+        const uint64_t bytes = base_load(at + 24 + 16 * i, 8);
         uint64_t sum = 0;
         if (bytes > size - from) return;
         snapshot_sum_part(&fuzz_rt->base, fuzz_rt->pool, at + from, (size_t)bytes, &sum);

@@ -186,7 +186,7 @@ static void test_tokenizer(const char *name) {
     adds = json_get(cases, "adds")->first;
     write_vocabulary(folder, file, vocab + 3);
     base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
-    if (!tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !tokenizer_open(&b, &g, &t), "%s: opens", folder))
+    if (!tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !tokenizer_open(&b, NULL, &g, &t), "%s: opens", folder))
         tap_note("%s", b.error);
     else {
         check_cases(&b, &t, json_get(cases, "cases"), true, name);
@@ -235,7 +235,7 @@ static void test_bad_unigram(void) {
         folder_save(folder, "tokenizer.json", text.data, text.size);
         base_text_free(&b, &text);
         status = hf_open(&b, folder, HF_SCAN, &g);
-        if (!status) status = tokenizer_open(&b, &g, &t);
+        if (!status) status = tokenizer_open(&b, NULL, &g, &t);
         tap_ok(status == rows[i].status && (!status || strstr(b.error, rows[i].says)), "%s: %s",
                rows[i].to, status ? b.error : "opens");
         if (!status) tokenizer_close(&b, &t);
@@ -262,7 +262,7 @@ static cairn_status open_pieces(base *b, tokenizer *t) {
     cairn_status status;
     base_init(b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
     status = hf_open(b, pieces_folder, HF_SCAN, &g);
-    if (!status) status = tokenizer_open(b, &g, t);
+    if (!status) status = tokenizer_open(b, NULL, &g, t);
     gguf_close(b, &g);
     return status;
 }

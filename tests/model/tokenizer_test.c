@@ -165,7 +165,7 @@ static void build_vocabulary(gguf_build *f, const json_value *v, const char *cha
 static cairn_status open_built(base *b, gguf_build *f, tokenizer *t) {
     gguf g;
     cairn_status status = gguf_parse(b, "tiny.gguf", f->data, f->size, &g);
-    if (!status) status = tokenizer_open(b, &g, t);
+    if (!status) status = tokenizer_open(b, NULL, &g, t);
     gguf_close(b, &g);
     return status;
 }
@@ -241,7 +241,7 @@ static void test_memory_faults(base *b, gguf_build *f) {
         long before = live_blocks;
         tokenizer_ids ids = {NULL, 0, 0};
         allocations_left = n++;
-        status = tokenizer_open(b, &g, &t);
+        status = tokenizer_open(b, NULL, &g, &t);
         if (!status) status = tokenizer_encode(b, &t, "the first machine", 17, true, &ids);
         allocations_left = -1;
         clean = clean && (!status || status == CAIRN_OUT_OF_MEMORY) && (!status || !ids.size);
@@ -273,7 +273,7 @@ static void test_damage(base *b, const gguf_build *f) {
             copy[(random >> 33) % f->size] = (uint8_t)(i % 2 ? random >> 24 : random >> 24 & 0x83);
         }
         status = gguf_parse(b, "damaged.gguf", copy, f->size, &g);
-        if (!status) status = tokenizer_open(b, &g, &t);
+        if (!status) status = tokenizer_open(b, NULL, &g, &t);
         gguf_close(b, &g);
         if (!status) {
             opened++;
@@ -473,7 +473,7 @@ static void test_plain_is_plain(base *b, const json_value *v) {
         gguf_array(b, &g, "tokenizer.ggml.token_type", &found, GGUF_I32, &kinds);
         for (int i = 0; i < 3; i++) ((uint8_t *)(uintptr_t)kinds.data)[4 * i] = 4; /* user-defined */
     }
-    tap_ok(!tokenizer_open(b, &g, &t) && t.turn_open == 1 && t.turn_close == 2 &&
+    tap_ok(!tokenizer_open(b, NULL, &g, &t) && t.turn_open == 1 && t.turn_close == 2 &&
            !tokenizer_encode(b, &t, "<|im_start|><|im_end|><|endoftext|>", 35, false, &ids) &&
            ids.size > 9 && ids.data[0] > 5, "end tokens called user-defined are control tokens");
     gguf_close(b, &g);
@@ -525,7 +525,7 @@ static void test_template_faults(base *b, const gguf_build *f, int index) {
         tokenizer t;
         tokenizer_ids ids = {NULL, 0, 0};
         allocations_left = n++;
-        status = tokenizer_open(b, &g, &t);
+        status = tokenizer_open(b, NULL, &g, &t);
         if (!status) {
             status = tokenizer_chat_ids(b, &t, NULL, 0, &hello, 1, true, true, NULL, &ids);
             if (status == CAIRN_UNSUPPORTED) status = CAIRN_OK;
@@ -1200,7 +1200,7 @@ static void test_model(base *b, const json_value *file, const char *path) {
     gguf g;
     tokenizer t;
     if (!tap_ok(!gguf_open(b, path, &g), "%s is read", path)) return;
-    if (tap_ok(!tokenizer_open(b, &g, &t), "and its vocabulary")) {
+    if (tap_ok(!tokenizer_open(b, NULL, &g, &t), "and its vocabulary")) {
         test_cases(b, &t, json_get(file, "cases"), "SmolLM2");
         test_decode(b, &t, json_get(file, "decode"), "SmolLM2");
         test_chat(b, &t, json_get(file, "chat"), "SmolLM2");

@@ -408,9 +408,50 @@ static bool tokenizer_read_merge(const tokenizer_index *index, const char *text,
     return out->left >= 0 && out->right >= 0 && out->merged >= 0;
 }
 
-static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenizer_index *index,
-                                          tokenizer *t) {
+enum { TOK_LINES = 4096 /* that are looked up at a time */, TOK_LINES_EACH = 256 /* by a thread */ };
+
+typedef struct tokenizer_line { const char *text; size_t bytes; tokenizer_merge merge; bool good; } tokenizer_line;
+typedef struct tokenizer_lines { const tokenizer_index *index; tokenizer_line *line; int count; } tokenizer_lines;
+
+/* A pool_task. */
+static void tokenizer_read_lines(void *context, int part) {
+    const tokenizer_lines *l = (const tokenizer_lines *)context;
+    for (int i = part * TOK_LINES_EACH; i < l->count && i < (part + 1) * TOK_LINES_EACH; i++)
+        l->line[i].good = tokenizer_read_merge(l->index, l->line[i].text, l->line[i].bytes, &l->line[i].merge);
+}
+
+static void tokenizer_look_up(struct pool *threads, tokenizer_lines *l) {
+    const int parts = (l->count + TOK_LINES_EACH - 1) / TOK_LINES_EACH;
+    if (threads) pool_run(threads, parts, tokenizer_read_lines, l);
+    else for (int i = 0; i < parts; i++) tokenizer_read_lines(l, i);
+}
+
+/* Lines wait for memory most of their time: all threads look them up, and they are added in their order. */
+static cairn_status tokenizer_add_lines(base *b, struct pool *threads, const gguf *g, gguf_list *list,
+                                        tokenizer_lines *l, tokenizer *t) {
+    const int32_t all = (int32_t)list->count;
+    for (int32_t rank = 0; rank < all; rank += l->count) {
+        l->count = all - rank < TOK_LINES ? all - rank : TOK_LINES;
+        if (tokenizer_progress(b, rank, (uint64_t)all)) return b->status;
+        for (int i = 0; i < l->count; i++) l->line[i].text = gguf_next_string(list, &l->line[i].bytes);
+        tokenizer_look_up(threads, l);
+        for (int i = 0; i < l->count; i++) {
+            tokenizer_merge *merge = &l->line[i].merge;
+            if (!l->line[i].good)
+                return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges[%d]: not two tokens of the "
+                                 "vocabulary whose join is a third", g->path, (int)rank + i);
+            merge->rank = rank + i;
+            if (!tokenizer_is_special(t, merge->merged)) tokenizer_merge_add(t, merge);
+        }
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status tokenizer_read_merges(base *b, struct pool *threads, const gguf *g,
+                                          const tokenizer_index *index, tokenizer *t) {
+    tokenizer_lines lines = {index, NULL, 0};
     gguf_list list;
+    cairn_status status;
     if (gguf_array(b, g, "tokenizer.ggml.merges", NULL, GGUF_STRING, &list)) return b->status;
     if (list.count > INT32_MAX)
         return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges: too many", g->path);
@@ -419,18 +460,11 @@ static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenize
     if (!t->merges)
         return base_no_memory(b, "tokenizer.ggml.merges", t->merge_slots * sizeof *t->merges);
     for (size_t i = 0; i < t->merge_slots; i++) t->merges[i].left = -1;
-    for (int32_t rank = 0; rank < (int32_t)list.count; rank++) {
-        size_t bytes;
-        const char *text = gguf_next_string(&list, &bytes);
-        tokenizer_merge merge;
-        if (tokenizer_progress(b, rank, list.count)) return b->status;
-        if (!tokenizer_read_merge(index, text, bytes, &merge))
-            return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges[%d]: not two tokens of "
-                             "the vocabulary whose join is a third", g->path, (int)rank);
-        merge.rank = rank;
-        if (!tokenizer_is_special(t, merge.merged)) tokenizer_merge_add(t, &merge);
-    }
-    return CAIRN_OK;
+    lines.line = (tokenizer_line *)base_new(b, TOK_LINES, sizeof *lines.line);
+    if (!lines.line) return base_no_memory(b, "tokenizer.ggml.merges", TOK_LINES * sizeof *lines.line);
+    status = tokenizer_add_lines(b, threads, g, &list, &lines, t);
+    base_delete(b, lines.line, TOK_LINES, sizeof *lines.line);
+    return status;
 }
 
 /* ---- special tokens and named ids ----------------------------------------------------------- */
@@ -593,7 +627,7 @@ static void tokenizer_control_chat(const tokenizer_index *index, tokenizer *t);
 static cairn_status tokenizer_find_marks(base *b, tokenizer *t);
 
 /* After the pieces it is known what is a control token. */
-static cairn_status tokenizer_read(base *b, const gguf *g, model_survey *survey,
+static cairn_status tokenizer_read(base *b, struct pool *threads, const gguf *g, model_survey *survey,
                                    const tokenizer_index *index, tokenizer *t) {
     tokenizer_alphabet alphabet;
     bool by_merges;
@@ -604,7 +638,7 @@ static cairn_status tokenizer_read(base *b, const gguf *g, model_survey *survey,
     if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, survey, t))
         return b->status;
     tokenizer_control_chat(index, t);
-    if (survey_go_on(b, survey, by_merges ? tokenizer_read_merges(b, g, index, t)
+    if (survey_go_on(b, survey, by_merges ? tokenizer_read_merges(b, threads, g, index, t)
                                           : tokenizer_read_scores(b, g, t)) ||
         ((!t->rule || t->whole_words) && tokenizer_index_texts(b, t)))
         return b->status;
@@ -632,7 +666,8 @@ static void tokenizer_close(base *b, tokenizer *t) {
 }
 
 /* On failure *t is half made. */
-static cairn_status tokenizer_make(base *b, const gguf *g, model_survey *survey, tokenizer *t) {
+static cairn_status tokenizer_make(base *b, struct pool *threads, const gguf *g, model_survey *survey,
+                                   tokenizer *t) {
     gguf_list list;
     tokenizer_index index;
     cairn_status status;
@@ -646,20 +681,20 @@ static cairn_status tokenizer_make(base *b, const gguf *g, model_survey *survey,
                          (unsigned long long)list.count);
     t->vocab = (int32_t)list.count;
     status = tokenizer_index_open(b, list, &index);
-    if (!status) status = tokenizer_read(b, g, survey, &index, t);
+    if (!status) status = tokenizer_read(b, threads, g, survey, &index, t);
     tokenizer_index_free(b, &index, (size_t)t->vocab);
     return status;
 }
 
-static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
-    cairn_status status = tokenizer_make(b, g, NULL, t);
+static cairn_status tokenizer_open(base *b, struct pool *threads, const gguf *g, tokenizer *t) {
+    cairn_status status = tokenizer_make(b, threads, g, NULL, t);
     if (status) tokenizer_close(b, t);
     return status;
 }
 
 static cairn_status tokenizer_survey(base *b, const gguf *g, model_survey *survey, bool *knows_chat) {
     tokenizer t;
-    cairn_status status = tokenizer_make(b, g, survey, &t);
+    cairn_status status = tokenizer_make(b, NULL, g, survey, &t);
     *knows_chat = t.has_chat;
     tokenizer_close(b, &t);
     return status;

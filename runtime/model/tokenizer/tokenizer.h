@@ -81,8 +81,8 @@ typedef struct tokenizer {
     base_text chat_template; /* its beginning, for messages */
 } tokenizer;
 
-/* Makes the tables; the file may be closed afterwards. On failure *t is empty. */
-static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t);
+/* Makes the tables, by these threads, or NULL; the file may be closed afterwards. On failure *t is empty. */
+static cairn_status tokenizer_open(base *b, struct pool *threads, const gguf *g, tokenizer *t);
 /* Tells what speaks against it, but for what ends the reading, which is the status; and whether its chat
  * template is of a known family. Nothing is kept. */
 static cairn_status tokenizer_survey(base *b, const gguf *g, model_survey *survey, bool *knows_chat);
