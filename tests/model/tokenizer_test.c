@@ -442,6 +442,84 @@ static void test_too_many(base *b) {
     free(f.data), free(store), free(tall), free(texts), free(kinds);
 }
 
+/* ---- many merges ---- */
+
+enum { LETTERS = 26, PAIRS = LETTERS * LETTERS, TRIPLES = 12000 };
+
+/* Triple n; its last two letters are pair n % PAIRS, its last is letter n % LETTERS. */
+static void triple_of(int n, char *letters) {
+    letters[0] = (char)('a' + n / PAIRS), letters[1] = (char)('a' + n / LETTERS % LETTERS);
+    letters[2] = (char)('a' + n % LETTERS);
+}
+
+/* Letters, all pairs of letters, and the first triples, each from its pair and a letter; line `bad` is none. */
+static void build_triples(gguf_build *f, int bad) {
+    char letters[3], text[8];
+    memset(f, 0, sizeof *f);
+    build_begin(f, 3, 0, 4);
+    build_key_string(f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(f, "tokenizer.ggml.pre", "gpt-2");
+    build_key_array(f, "tokenizer.ggml.tokens", 8, LETTERS + PAIRS + TRIPLES);
+    for (int i = 0; i < LETTERS + PAIRS + TRIPLES; i++) {
+        const int n = i < LETTERS ? i : i < LETTERS + PAIRS ? i - LETTERS : i - LETTERS - PAIRS;
+        const int size = i < LETTERS ? 1 : i < LETTERS + PAIRS ? 2 : 3;
+        triple_of(n, letters);
+        build_string(f, letters + 3 - size, (size_t)size);
+    }
+    build_key_array(f, "tokenizer.ggml.merges", 8, PAIRS + TRIPLES);
+    for (int i = 0; i < PAIRS + TRIPLES; i++) {
+        triple_of(i < PAIRS ? i : i - PAIRS, letters);
+        if (i < PAIRS) snprintf(text, sizeof text, "%c %c", letters[1], letters[2]);
+        else snprintf(text, sizeof text, "%c%c %c", letters[0], letters[1], letters[2]);
+        if (i == bad) text[0] = '?';
+        build_string(f, text, strlen(text));
+    }
+}
+
+/* The pair of the lower rank goes first: a triple is one token where that is its first pair. */
+static int wrong_triples(base *b, const tokenizer *t) {
+    int wrong = 0;
+    for (int n = 0; n < TRIPLES; n++) {
+        const int first = n / LETTERS, second = n % PAIRS;
+        tokenizer_ids ids = {NULL, 0, 0};
+        char text[3];
+        triple_of(n, text);
+        if (tokenizer_encode(b, t, text, 3, true, &ids)) wrong++;
+        else if (first <= second) wrong += ids.size != 1 || ids.data[0] != LETTERS + PAIRS + n;
+        else wrong += ids.size != 2 || ids.data[0] != n / PAIRS || ids.data[1] != LETTERS + second;
+        tokenizer_ids_free(b, &ids);
+    }
+    return wrong;
+}
+
+/* More lines than are looked up at a time, by one thread and by three; the first line that is none is named. */
+static void test_many_merges(base *b) {
+    static const int bad[] = {-1, 0, 4095, 4096, 9000, PAIRS + TRIPLES - 1};
+    pool *three;
+    if (!tap_ok(!pool_open(b, 3, false, &three), "three threads")) return;
+    for (size_t i = 0; i < 2 * BASE_COUNT(bad); i++) {
+        char named[40];
+        gguf_build f;
+        gguf g;
+        tokenizer t;
+        cairn_status status;
+        build_triples(&f, bad[i / 2]);
+        snprintf(named, sizeof named, "merges[%d]: not two tokens", bad[i / 2]);
+        status = gguf_parse(b, "triples.gguf", f.data, f.size, &g);
+        if (!status) status = tokenizer_open(b, i % 2 ? three : NULL, &g, &t);
+        gguf_close(b, &g);
+        free(f.data);
+        if (bad[i / 2] >= 0)
+            tap_ok(status == CAIRN_BAD_FILE && strstr(b->error, named), "%s", b->error);
+        else if (tap_ok(!status, "%d merges by %d threads", PAIRS + TRIPLES, i % 2 ? 3 : 1)) {
+            const int wrong = wrong_triples(b, &t);
+            tap_ok(!wrong, "%d texts of three letters, %d wrong", (int)TRIPLES, wrong);
+            tokenizer_close(b, &t);
+        }
+    }
+    pool_close(three);
+}
+
 /* A list of what takes white space that is no list. */
 static void test_bad_strips(base *b) {
     gguf_build f = {0};
@@ -1248,6 +1326,7 @@ int main(void) {
     test_broken_specials(&b);
     test_special_rule(&b);
     test_many_specials(&b);
+    test_many_merges(&b);
     test_too_many(&b);
     test_bad_strips(&b);
     file = json_read("tests/golden/tokenizer.json");
