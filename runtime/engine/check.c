@@ -155,7 +155,7 @@ static void engine_check_load(engine_check *c, const cairn_config *config, const
 }
 
 static void engine_check_file(engine_check *c, const cairn_config *config, const char *path) {
-    cairn_status status = hf_open(c->b, path, HF_SURVEY, &c->file);
+    cairn_status status = hf_open(c->b, NULL, path, HF_SURVEY, &c->file);
     if (status) {
         c->file.path[0] = '\0'; /* whose file it is, nothing else says */
         engine_check_reason(c, status, c->b->error);

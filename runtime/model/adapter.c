@@ -223,7 +223,7 @@ static cairn_status adapter_open_file(adapter_reader *r) {
         return os_fail(r->b, -EIO, "read", r->path);
     if (!memcmp(head, "GGUF", 4)) {
         shards_close(r->b, &r->parts);
-        status = gguf_copy(r->b, r->file.data, &r->keyed);
+        status = gguf_copy(r->b, NULL, r->file.data, &r->keyed);
         return status ? status : adapter_read_keys(r);
     }
     if (memcmp(head, "PK\3\4", 4) && memcmp(head, "\200\2\212\n", 4)) /* before PyTorch 1.6: it says so */

@@ -544,28 +544,63 @@ static cairn_status gguf_open(base *b, const char *path, gguf *out) {
     return status;
 }
 
-static cairn_status gguf_read_parts(base *b, const char *name, gguf_part_reader read, const void *from,
-                                    gguf_extent which, uint8_t *data) {
-    for (uint64_t at = which.begin; at < which.end;) {
-        size_t bytes = which.end - at < GGUF_PART ? (size_t)(which.end - at) : GGUF_PART;
-        cairn_status status = base_progress(b, name, at >> 20, ((which.size - 1) >> 20) + 1);
-        if (!status) status = read(b, name, from, at, data + at, &bytes);
+enum { GGUF_PIECE = 1 << 18 }; /* of a part: bytes for which a thread is worth waking */
+
+typedef struct gguf_part {
+    gguf_read_at read;
+    const void *from;
+    uint64_t at;
+    uint8_t *to;
+    size_t bytes;
+    os_atomic error; /* of a piece that cannot be read */
+} gguf_part;
+
+/* A pool_task. */
+static void gguf_read_piece(void *context, int index) {
+    gguf_part *p = (gguf_part *)context;
+    const size_t from = (size_t)index * GGUF_PIECE, left = p->bytes - from;
+    const int error = p->read(p->from, p->at + from, p->to + from, left < GGUF_PIECE ? left : GGUF_PIECE);
+    if (error) os_atomic_store(&p->error, error);
+}
+
+/* By all threads: one alone takes longer to copy what the system holds of a file than a disk to read it. */
+static int gguf_read_pieces(struct pool *threads, gguf_part *p) {
+    const int pieces = (int)((p->bytes + GGUF_PIECE - 1) / GGUF_PIECE);
+    if (!threads) return p->read(p->from, p->at, p->to, p->bytes);
+    os_atomic_store(&p->error, 0);
+    pool_run(threads, pieces, gguf_read_piece, p);
+    return os_atomic_load(&p->error);
+}
+
+static cairn_status gguf_tell(base *b, const char *name, uint64_t at, uint64_t size) {
+    return base_progress(b, name, at >> 20, ((size - 1) >> 20) + 1);
+}
+
+static size_t gguf_part_bytes(uint64_t at, uint64_t end) {
+    return end - at < GGUF_PART ? (size_t)(end - at) : GGUF_PART;
+}
+
+static cairn_status gguf_read_parts(base *b, struct pool *threads, const char *name, gguf_read_at read,
+                                    const void *from, gguf_extent which, uint8_t *data) {
+    for (uint64_t at = which.begin; at < which.end; at += GGUF_PART) {
+        gguf_part part = {.read = read, .from = from, .at = at, .to = data + at,
+                          .bytes = gguf_part_bytes(at, which.end)};
+        cairn_status status = gguf_tell(b, name, at, which.size);
+        int error;
         if (status) return status;
-        at += bytes;
+        if ((error = gguf_read_pieces(threads, &part))) return os_fail(b, error, "read", name);
     }
     return CAIRN_OK;
 }
 
-static cairn_status gguf_read_of_file(base *b, const char *path, const void *file, uint64_t at,
-                                      uint8_t *to, size_t *bytes) {
-    const int error = os_read_at(*(const int64_t *)file, at, to, *bytes);
-    return error ? os_fail(b, error, "read", path) : CAIRN_OK;
+static int gguf_read_of_file(const void *file, uint64_t at, void *to, size_t bytes) {
+    return os_read_at(*(const int64_t *)file, at, to, bytes);
 }
 
 /* Reads the header from the first `room` bytes, of which an eighth is read before twice as many; of a file that is no
  * larger all. */
-static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size_t room, size_t size,
-                                   bool any_type, bool *more, gguf *out) {
+static cairn_status gguf_read_head(base *b, struct pool *threads, const char *path, int64_t file, size_t room,
+                                   size_t size, bool any_type, bool *more, gguf *out) {
     const size_t bytes = room + GGUF_ALIGNMENT;
     void *copy = base_realloc(b, NULL, 0, bytes);
     uint8_t *data = (uint8_t *)copy;
@@ -575,7 +610,7 @@ static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size
     data += (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
     for (;;) {
         *more = false;
-        status = gguf_read_parts(b, path, gguf_read_of_file, &file, (gguf_extent){before, held, size}, data);
+        status = gguf_read_parts(b, threads, path, gguf_read_of_file, &file, (gguf_extent){before, held, size}, data);
         if (!status) status = gguf_parse_part(b, path, data, held, size, any_type, more, out);
         if (!*more || held == room) break;
         before = held, held = held < room / 2 ? held * 2 : room;
@@ -586,7 +621,8 @@ static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size
 }
 
 /* Reads a part, and larger ones until the header is in them. */
-static cairn_status gguf_read_file(base *b, const char *path, size_t room, bool any_type, gguf *out) {
+static cairn_status gguf_read_file(base *b, struct pool *threads, const char *path, size_t room, bool any_type,
+                                   gguf *out) {
     size_t size = 0;
     bool more = false;
     cairn_status status;
@@ -595,23 +631,23 @@ static cairn_status gguf_read_file(base *b, const char *path, size_t room, bool 
     if (file < 0) return os_fail(b, (int)file, "open", path);
     do {
         if (room > size) room = size;
-        status = gguf_read_part(b, path, file, room, size, any_type, &more, out);
+        status = gguf_read_head(b, threads, path, file, room, size, any_type, &more, out);
         room = room < size / 4 ? room * 4 : size;
     } while (more);
     if (status || out->held == size) os_calls.close(file);
     return status;
 }
 
-static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, SIZE_MAX, false, out);
+static cairn_status gguf_copy(base *b, struct pool *threads, const char *path, gguf *out) {
+    return gguf_read_file(b, threads, path, SIZE_MAX, false, out);
 }
 
-static cairn_status gguf_scan(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, gguf_first_bytes, false, out);
+static cairn_status gguf_scan(base *b, struct pool *threads, const char *path, gguf *out) {
+    return gguf_read_file(b, threads, path, gguf_first_bytes, false, out);
 }
 
 static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, gguf_first_bytes, true, out);
+    return gguf_read_file(b, NULL, path, gguf_first_bytes, true, out);
 }
 
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer) {
@@ -632,9 +668,8 @@ static cairn_status gguf_lost(base *b, const gguf *g) {
 }
 
 /* The callback is not trusted to know its file. */
-static cairn_status gguf_read_of_source(base *b, const char *name, const void *from, uint64_t at,
+static cairn_status gguf_read_of_source(base *b, const char *name, const cairn_model_source *s, uint64_t at,
                                         uint8_t *to, size_t *bytes) {
-    const cairn_model_source *s = (const cairn_model_source *)from;
     base_callback within;
     size_t got;
     if (s->data) return memcpy(to, (const uint8_t *)s->data + at, *bytes), CAIRN_OK;
@@ -646,6 +681,18 @@ static cairn_status gguf_read_of_source(base *b, const char *name, const void *f
                          "returned %llu", name, (unsigned long long)at, (unsigned long long)s->bytes,
                          (unsigned long long)*bytes, (unsigned long long)got);
     return *bytes = got, CAIRN_OK;
+}
+
+/* On the caller's thread, which the callback may rely on. */
+static cairn_status gguf_read_source(base *b, const char *name, const cairn_model_source *s, uint8_t *data) {
+    for (uint64_t at = 0; at < s->bytes;) {
+        size_t bytes = gguf_part_bytes(at, s->bytes);
+        cairn_status status = gguf_tell(b, name, at, s->bytes);
+        if (!status) status = gguf_read_of_source(b, name, s, at, data + at, &bytes);
+        if (status) return status;
+        at += bytes;
+    }
+    return CAIRN_OK;
 }
 
 static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in_place, gguf *out) {
@@ -661,8 +708,7 @@ static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in
     copy = base_realloc(b, NULL, 0, (size_t)source->bytes + GGUF_ALIGNMENT);
     if (!copy) return base_no_memory(b, name, (size_t)source->bytes + GGUF_ALIGNMENT);
     data = (uint8_t *)copy + (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    status = gguf_read_parts(b, name, gguf_read_of_source, source,
-                             (gguf_extent){0, source->bytes, source->bytes}, data);
+    status = gguf_read_source(b, name, source, data);
     if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
     if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
     else out->copy = copy, out->copied = (size_t)source->bytes + GGUF_ALIGNMENT, out->held = (size_t)source->bytes;

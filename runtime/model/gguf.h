@@ -84,21 +84,21 @@ typedef struct gguf_list {
 /* Maps and reads the file. [blocks] The file must not be cut short while it is open: the system
  * ends a process that reads what is gone. */
 static cairn_status gguf_open(base *b, const char *path, gguf *out);
-/* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
-static cairn_status gguf_copy(base *b, const char *path, gguf *out);
+/* Reads the file into memory of our own, which nobody can take away or change, by these threads, or NULL. [blocks] */
+static cairn_status gguf_copy(base *b, struct pool *threads, const char *path, gguf *out);
 /* Reads the header into memory, and leaves the data of a large file to gguf_fetch: for those who
  * keep it elsewhere. A file that is cut short or changed meanwhile is a failed read. [blocks] */
-static cairn_status gguf_scan(base *b, const char *path, gguf *out);
+static cairn_status gguf_scan(base *b, struct pool *threads, const char *path, gguf *out);
 /* The same, to look at: tensors of a block type that is not supported stand in it without bytes. */
 static cairn_status gguf_survey(base *b, const char *path, gguf *out);
-/* Reads up to *bytes bytes from `at` on to `to`; *bytes: how many. */
-typedef cairn_status (*gguf_part_reader)(base *b, const char *name, const void *from, uint64_t at,
-                                         uint8_t *to, size_t *bytes);
+/* Reads `bytes` bytes from `at` on; returns 0, or a negative errno. Any number of threads at once. */
+typedef int (*gguf_read_at)(const void *from, uint64_t at, void *to, size_t bytes);
 typedef struct gguf_extent { uint64_t begin, end, size; } gguf_extent; /* of a file of `size` bytes */
 enum { GGUF_PART = 4 << 20 }; /* is read at once: so soon a load ends that is to */
-/* Reads bytes [begin, end) to data + begin, part by part; before each the progress is told. */
-static cairn_status gguf_read_parts(base *b, const char *name, gguf_part_reader read, const void *from,
-                                    gguf_extent which, uint8_t *data);
+/* Reads bytes [begin, end) to data + begin, part by part, each by these threads, or NULL; before each the progress is
+ * told. */
+static cairn_status gguf_read_parts(base *b, struct pool *threads, const char *name, gguf_read_at read,
+                                    const void *from, gguf_extent which, uint8_t *data);
 /* Bytes [at, at + bytes) of the file, which has them: where they lie, or read into `buffer`; NULL
  * when they cannot be read, which gguf_lost turns into a status. Any number of threads may. */
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer);

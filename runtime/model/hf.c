@@ -357,10 +357,8 @@ static cairn_status hf_parse(hf_folder *h, void *copy, uint8_t *data, size_t hel
     return CAIRN_OK;
 }
 
-static cairn_status hf_read_weights(base *b, const char *path, const void *weights, uint64_t at,
-                                    uint8_t *to, size_t *bytes) {
-    if (shards_gather((const shards *)weights, at, *bytes, to)) return CAIRN_OK;
-    return base_fail(b, CAIRN_FILE_ERROR, "%s: the weights cannot be read", path);
+static int hf_read_weights(const void *weights, uint64_t at, void *to, size_t bytes) {
+    return shards_gather((const shards *)weights, at, bytes, (uint8_t *)to) ? 0 : -EIO;
 }
 
 /* Puts the header, and what of the data is to be held, into memory. */
@@ -380,7 +378,7 @@ static cairn_status hf_assemble(hf_folder *h, const base_text *head, uint64_t ap
     shards_seal(h->weights);
     memcpy(data, head->data, start);
     if (h->made.size) memcpy(data + start, h->made.data, h->made.size);
-    status = gguf_read_parts(h->b, h->path, hf_read_weights, h->weights,
+    status = gguf_read_parts(h->b, h->threads, h->path, hf_read_weights, h->weights,
                              (gguf_extent){made, held, size}, data);
     if (!status) status = hf_parse(h, copy, data, (size_t)held, (size_t)size, out);
     if (status) base_delete(h->b, copy, bytes, 1);
@@ -399,14 +397,14 @@ static void hf_close(hf_folder *h) {
     base_delete(h->b, h->weights, 1, sizeof *h->weights);
 }
 
-static cairn_status hf_open_folder(base *b, const char *path, hf_how how, gguf *out) {
+static cairn_status hf_open_folder(base *b, struct pool *threads, const char *path, hf_how how, gguf *out) {
     hf_folder h;
     base_text head = {NULL, 0, 0};
     uint64_t apart = 0;
     cairn_status status;
     memset(&h, 0, sizeof h);
     memset(out, 0, sizeof *out);
-    h.b = b, h.path = path, h.how = how;
+    h.b = b, h.threads = threads, h.path = path, h.how = how;
     h.weights = (shards *)base_new(b, 1, sizeof *h.weights);
     if (!h.weights) return base_no_memory(b, path, sizeof *h.weights);
     status = hf_read_all(&h, &apart);
@@ -417,11 +415,11 @@ static cairn_status hf_open_folder(base *b, const char *path, hf_how how, gguf *
     return status;
 }
 
-static cairn_status hf_open(base *b, const char *path, hf_how how, gguf *out) {
+static cairn_status hf_open(base *b, struct pool *threads, const char *path, hf_how how, gguf *out) {
     os_file_info info;
     memset(&info, 0, sizeof info);
-    if (!os_calls.info(path, &info) && info.directory) return hf_open_folder(b, path, how, out);
+    if (!os_calls.info(path, &info) && info.directory) return hf_open_folder(b, threads, path, how, out);
     if (how == HF_MAP) return gguf_open(b, path, out);
-    if (how == HF_COPY) return gguf_copy(b, path, out);
-    return how == HF_SCAN ? gguf_scan(b, path, out) : gguf_survey(b, path, out);
+    if (how == HF_COPY) return gguf_copy(b, threads, path, out);
+    return how == HF_SCAN ? gguf_scan(b, threads, path, out) : gguf_survey(b, path, out);
 }

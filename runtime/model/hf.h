@@ -9,8 +9,8 @@
 /* How the weights are to be at hand: as gguf_open, gguf_copy, gguf_scan and gguf_survey have it. */
 typedef enum hf_how { HF_MAP, HF_COPY, HF_SCAN, HF_SURVEY } hf_how;
 
-/* Opens a model, whether a folder or a GGUF file; closed by gguf_close. [blocks] */
-static cairn_status hf_open(base *b, const char *path, hf_how how, gguf *out);
+/* Opens a model, whether a folder or a GGUF file, by these threads, or NULL; closed by gguf_close. [blocks] */
+static cairn_status hf_open(base *b, struct pool *threads, const char *path, hf_how how, gguf *out);
 
 /* ---- private below --------------------------------------------------------------------------- */
 
@@ -32,6 +32,7 @@ typedef struct hf_family {
 
 typedef struct hf_folder {
     base *b;
+    struct pool *threads;
     const char *path;
     hf_how how;
     const hf_family *family;

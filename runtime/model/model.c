@@ -254,7 +254,7 @@ static cairn_status model_read(cairn_model *m, base *b, model_place place, bool 
     size_t bytes;
     bool found;
     cairn_status status = place.source ? gguf_from(b, place.source, stays, &m->file)
-                                       : hf_open(b, place.path, place.how, &m->file);
+                                       : hf_open(b, m->runtime->pool, place.path, place.how, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
     if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len, NULL)) ||

@@ -178,7 +178,7 @@ static void fuzz_gguf(const uint8_t *data, size_t size) {
     cairn_model *m = NULL;
     gguf g;
     fuzz_give(data, size);
-    if (fuzz_told(hf_open(&fuzz_rt->base, FUZZ_PATH, HF_SCAN, &g), "scan", fuzz_rt->base.error))
+    if (fuzz_told(hf_open(&fuzz_rt->base, NULL, FUZZ_PATH, HF_SCAN, &g), "scan", fuzz_rt->base.error))
         gguf_close(&fuzz_rt->base, &g);
     fuzz_config_of(&c);
     e.struct_size = sizeof e;

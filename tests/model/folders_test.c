@@ -186,7 +186,7 @@ static void test_tokenizer(const char *name) {
     adds = json_get(cases, "adds")->first;
     write_vocabulary(folder, file, vocab + 3);
     base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
-    if (!tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !tokenizer_open(&b, NULL, &g, &t), "%s: opens", folder))
+    if (!tap_ok(!hf_open(&b, NULL, folder, HF_SCAN, &g) && !tokenizer_open(&b, NULL, &g, &t), "%s: opens", folder))
         tap_note("%s", b.error);
     else {
         check_cases(&b, &t, json_get(cases, "cases"), true, name);
@@ -234,7 +234,7 @@ static void test_bad_unigram(void) {
                         at + strlen(rows[i].from));
         folder_save(folder, "tokenizer.json", text.data, text.size);
         base_text_free(&b, &text);
-        status = hf_open(&b, folder, HF_SCAN, &g);
+        status = hf_open(&b, NULL, folder, HF_SCAN, &g);
         if (!status) status = tokenizer_open(&b, NULL, &g, &t);
         tap_ok(status == rows[i].status && (!status || strstr(b.error, rows[i].says)), "%s: %s",
                rows[i].to, status ? b.error : "opens");
@@ -261,7 +261,7 @@ static cairn_status open_pieces(base *b, tokenizer *t) {
     gguf g;
     cairn_status status;
     base_init(b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
-    status = hf_open(b, pieces_folder, HF_SCAN, &g);
+    status = hf_open(b, NULL, pieces_folder, HF_SCAN, &g);
     if (!status) status = tokenizer_open(b, NULL, &g, t);
     gguf_close(b, &g);
     return status;
@@ -381,7 +381,7 @@ static void test_chat(void) {
              "\"add_bos_token\": true, \"chat_template\": [{\"name\": \"x\", \"template\": \"no\"}, "
              "{\"name\": \"default\", \"template\": \"a\\u00e9\\n\\ud83d\\ude00\"}]}");
     write_text(folder, "tokenizer_config.json", text);
-    tap_ok(!hf_open(&b, folder, HF_SCAN, &g) &&
+    tap_ok(!hf_open(&b, NULL, folder, HF_SCAN, &g) &&
            !gguf_string(&b, &g, "tokenizer.chat_template", NULL, &said, &bytes) && bytes == 8 &&
            !memcmp(said, "a\xc3\xa9\n\xf0\x9f\x98\x80", 8), "the default template of several");
     tap_ok(!gguf_u32(&b, &g, "tokenizer.ggml.bos_token_id", NULL, &id) && id > 255 &&
@@ -389,12 +389,12 @@ static void test_chat(void) {
            "tokens that tokenizer_config.json names");
     gguf_close(&b, &g);
     write_text(folder, "chat_template.jinja", chatml);
-    tap_ok(!hf_open(&b, folder, HF_SCAN, &g) &&
+    tap_ok(!hf_open(&b, NULL, folder, HF_SCAN, &g) &&
            !gguf_string(&b, &g, "tokenizer.chat_template", NULL, &said, &bytes) &&
            bytes == strlen(chatml) && !memcmp(said, chatml, bytes), "a template of its own file");
     gguf_close(&b, &g);
     write_text(folder, "tokenizer_config.json", "{\"eos_token\": \"<no such token>\"}");
-    tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !gguf_u32(&b, &g, "tokenizer.ggml.eos_token_id", &found, &id) && !found,
+    tap_ok(!hf_open(&b, NULL, folder, HF_SCAN, &g) && !gguf_u32(&b, &g, "tokenizer.ggml.eos_token_id", &found, &id) && !found,
            "an end token that the vocabulary lacks is none");
     gguf_close(&b, &g);
     tap_ok(live_blocks == 0, "nothing is left allocated");
@@ -427,10 +427,10 @@ static void test_ways(int i) {
     gguf copied, other;
     snprintf(folder, sizeof folder, "build/folders/%s/", name_of(i));
     base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
-    if (!tap_ok(!hf_open(&b, folder, HF_COPY, &copied), "%s is copied", folder)) return;
+    if (!tap_ok(!hf_open(&b, NULL, folder, HF_COPY, &copied), "%s is copied", folder)) return;
     for (int how = HF_MAP; how <= HF_SURVEY; how++) {
         if (how == HF_COPY) continue;
-        if (tap_ok(!hf_open(&b, folder, (hf_how)how, &other), "%s is opened, way %d", folder, how))
+        if (tap_ok(!hf_open(&b, NULL, folder, (hf_how)how, &other), "%s is opened, way %d", folder, how))
             same_bytes(&copied, &other, folder);
         gguf_close(&b, &other);
     }
@@ -447,7 +447,7 @@ static void test_short_memory(const char *folder, hf_how how) {
     base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
     for (cairn_status status = CAIRN_OUT_OF_MEMORY; status; tries++) {
         allocations_left = tries;
-        status = hf_open(&b, folder, how, &g);
+        status = hf_open(&b, NULL, folder, how, &g);
         allocations_left = -1;
         told = told && (!status || status == CAIRN_OUT_OF_MEMORY) && tries < 10000;
         if (!status) gguf_close(&b, &g);
@@ -879,7 +879,7 @@ static void test_torch_saved(void) {
     remove("build/folders/torch/model.safetensors");
     copy_file("tests/golden/folders/state.pt", folder, "model.pt");
     base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
-    if (!tap_ok(!hf_open(&b, folder, HF_MAP, &g), "a file of torch.save opens")) {
+    if (!tap_ok(!hf_open(&b, NULL, folder, HF_MAP, &g), "a file of torch.save opens")) {
         tap_note("%s", b.error);
         return;
     }

@@ -219,7 +219,7 @@ static void test_good(base *b, uint32_t version) {
 static void test_fetch(base *b, const char *path, const gguf_build *f, gguf *g) {
     int bad = 0;
     gguf whole;
-    if (!tap_ok(!gguf_copy(b, path, &whole) && whole.tensor_count == g->tensor_count &&
+    if (!tap_ok(!gguf_copy(b, NULL, path, &whole) && whole.tensor_count == g->tensor_count &&
                 whole.key_count == g->key_count, "as the whole file says")) return;
     for (size_t i = 0; i < g->tensor_count; i++) {
         const gguf_tensor *t = &g->tensors[i], *same = gguf_tensor_find(&whole, t->name);
@@ -256,7 +256,7 @@ static void test_open(base *b) {
         tap_ok(!gguf_open(b, path, &g) && g.tensor_count == BASE_COUNT(all_types), "a file maps");
         gguf_close(b, &g);
     }
-    tap_ok(!gguf_scan(b, path, &g) && g.held < f.size && g.size == f.size, "a header alone is read");
+    tap_ok(!gguf_scan(b, NULL, path, &g) && g.held < f.size && g.size == f.size, "a header alone is read");
     test_fetch(b, path, &f, &g);
     gguf_close(b, &g);
     tap_ok(gguf_open(b, "build/no.gguf", &g) == CAIRN_FILE_NOT_FOUND, "a missing file");
@@ -265,6 +265,53 @@ static void test_open(base *b) {
     remove(path);
     free(f.data);
     tap_ok(live_blocks == 0, "nothing leaks");
+}
+
+static os_atomic reads, fails_at; /* the read that is refused; 0: none */
+static int64_t (*real_read_at)(int64_t file, void *data, size_t bytes, uint64_t at);
+
+static int64_t counted_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
+    return os_atomic_add(&reads, 1) + 1 == os_atomic_load(&fails_at) ? -EIO : real_read_at(file, data, bytes, at);
+}
+
+/* Nine parts and a bit, copied by one thread and by three: the same bytes; whichever read fails, so does the whole. */
+static void test_large(base *b) {
+    enum { WORDS = (9 << 20) + 13 };
+    const char *path = "build/gguf_large.gguf";
+    const uint64_t shape[4] = {WORDS, 1, 1, 1};
+    uint32_t *words = (uint32_t *)malloc(WORDS * 4);
+    gguf_build f = {0};
+    pool *three = NULL;
+    build_begin(&f, 3, 1, 1);
+    build_key_u32(&f, "general.alignment", 32);
+    build_tensor(&f, "large", BLOCK_F32, 1, shape, WORDS * 4, 32);
+    build_align(&f, 32);
+    for (int i = 0; i < WORDS; i++) words[i] = (uint32_t)i * 2654435761u;
+    build_bytes(&f, words, WORDS * 4);
+    tap_ok(!os_write_file(b, path, f.data, f.size) && !pool_open(b, 3, false, &three), "a file of %d MiB",
+           (int)(f.size >> 20));
+    real_read_at = os_calls.read_at;
+    os_calls.read_at = counted_read_at;
+    for (int threads = 1; threads <= 3; threads += 2) {
+        const long before = live_blocks;
+        int all, refused = 0;
+        gguf g;
+        os_atomic_store(&reads, 0), os_atomic_store(&fails_at, 0);
+        tap_ok(!gguf_copy(b, threads > 1 ? three : NULL, path, &g) &&
+               !memcmp(gguf_tensor_find(&g, "large")->data, words, WORDS * 4), "its bytes, by %d threads", threads);
+        gguf_close(b, &g);
+        all = os_atomic_load(&reads);
+        for (int n = 1; n <= all; n += 1 + all / 20) {
+            os_atomic_store(&reads, 0), os_atomic_store(&fails_at, n);
+            refused += gguf_copy(b, threads > 1 ? three : NULL, path, &g) != CAIRN_FILE_ERROR ||
+                       !strstr(b->error, "gguf_large.gguf: cannot read") || live_blocks != before;
+        }
+        tap_ok(!refused && all >= 10, "one of %d reads fails: %s", all, b->error);
+    }
+    os_calls.read_at = real_read_at;
+    pool_close(three);
+    remove(path);
+    free(words), free(f.data);
 }
 
 /* ---- bad files, one fault each ---- */
@@ -445,6 +492,7 @@ int main(void) {
     test_good(&b, 2);
     test_good(&b, 3);
     test_open(&b);
+    test_large(&b);
     for (size_t i = 0; i < BASE_COUNT(bad_tensors); i++) test_bad_tensor(&b, &bad_tensors[i]);
     test_bad_keys(&b);
     test_bad_header(&b);
