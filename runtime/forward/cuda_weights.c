@@ -18,8 +18,8 @@ static size_t cuda_row_bytes(const model_weight *w) {
     return cuda_reads(w->type) ? blocks : blocks + (size_t)w->columns * 4;
 }
 
-/* Each slice costs the device a tenth of a millisecond besides, and each MiB of pinned memory as much to get: those of
- * a large model are large, those of a small one small. */
+/* Each slice costs the device a tenth of a millisecond besides, and each MiB of pinned memory takes half a one to get:
+ * those of a large model are large, those of a small one small. */
 static size_t cuda_most_slice(const model_plan *plan) {
     const uint64_t part = plan->weight_bytes / 256, least = 1 << 20, most = 16 << 20;
     return (size_t)(part < least ? least : part > most ? most : part);

@@ -61,7 +61,7 @@ typedef struct gguf_tensor {
 typedef struct gguf {
     const uint8_t *data; /* [held], what of the file is at hand: the header at least */
     size_t held, size;   /* size: the file's */
-    size_t copied;
+    size_t copied;       /* bytes of the copy */
     os_map map;          /* empty when the file lies in memory */
     void *copy;          /* [copied], NULL when it is mapped */
     int64_t file;        /* gguf_scan's, open while held < size and there are no shards */
