@@ -4,20 +4,26 @@
 /* ---- contents -------------------------------------------------------------------------------- */
 
 enum {
-    ROPE_PAIRS = 8,       /* that a thread turns side by side: a cache line of the table */
-    ROPE_POSITIONS = 4096 /* that are filled at a time, so that the host's memory for them is small */
+    ROPE_PAIRS = 8,        /* that a thread turns side by side: a cache line of the table */
+    ROPE_POSITIONS = 4096, /* that are filled at a time, so that the host's memory for them is small */
+    ROPE_TASKS = LATENT_KEYS / 2 / ROPE_PAIRS /* of the widest heads */
 };
 
 /* Eight pairs of the next position: their cos, and their sin. */
 typedef struct rope_turn { double c[ROPE_PAIRS], s[ROPE_PAIRS]; } rope_turn;
 
-/* table: [count, pairs, 2]; turn: [pairs / 8, rounded up]. */
-typedef struct rope_fill { const plan_rope *rope; float *table; int pairs, count; rope_turn *turn; } rope_fill;
+/* table: [count, pairs, 2]. */
+typedef struct rope_fill {
+    const plan_rope *rope;
+    float *table;
+    int pairs, count;
+    rope_turn turn[ROPE_TASKS];
+} rope_fill;
 
 /* A pool_task. magnitude * (cos, sin) of position * frequency[j] for eight pairs j, each position turned on from the
  * one before in double: the error stays near 1e-12. Pairs behind the rope's stay. */
 static void cuda_fill_pairs(void *context, int index) {
-    const rope_fill *fill = (const rope_fill *)context;
+    rope_fill *fill = (rope_fill *)context;
     const int first = index * ROPE_PAIRS, left = fill->pairs - first;
     double dc[ROPE_PAIRS], ds[ROPE_PAIRS], size[ROPE_PAIRS];
     rope_turn now = fill->turn[index];
@@ -41,30 +47,23 @@ static void cuda_fill_pairs(void *context, int index) {
 }
 
 /* Part by part, each sent before the next is made. */
-static cairn_status cuda_fill_positions(forward_cuda_state *f, rope_fill *fill, float *to) {
-    const int positions = f->chunks * f->chunk, tasks = (fill->pairs + ROPE_PAIRS - 1) / ROPE_PAIRS;
-    const size_t width = 2 * (size_t)fill->pairs;
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < tasks * ROPE_PAIRS; i++) fill->turn[i / ROPE_PAIRS].c[i % ROPE_PAIRS] = 1.0;
-    for (int at = 0; at < positions && !status; at += fill->count) {
-        fill->count = positions - at < ROPE_POSITIONS ? positions - at : ROPE_POSITIONS;
-        pool_run(f->dev->pool, tasks, cuda_fill_pairs, fill);
-        status = device_upload(f->dev, to + (size_t)at * width, fill->table, (size_t)fill->count * width * 4);
-    }
-    return status ? status : device_sync(f->dev);
-}
-
 static cairn_status cuda_fill_rope(forward_cuda_state *f, int which) {
-    const size_t pairs = (size_t)f->shape->head_dim / 2, turns = pairs / ROPE_PAIRS + 1;
-    const size_t bytes = ROPE_POSITIONS * pairs * 8;
-    base *b = f->dev->base;
-    rope_fill fill = {&f->plan->ropes[which], (float *)base_new(b, bytes, 1), (int)pairs, 0,
-                      (rope_turn *)base_new(b, turns, sizeof(rope_turn))};
-    cairn_status status = fill.table && fill.turn
-                              ? cuda_fill_positions(f, &fill, f->rope + (size_t)which * cuda_rope_floats(f))
-                              : base_no_memory(b, "the rotations", bytes);
-    base_delete(b, fill.turn, turns, sizeof *fill.turn);
-    base_delete(b, fill.table, bytes, 1);
+    const int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
+    const int tasks = (pairs + ROPE_PAIRS - 1) / ROPE_PAIRS;
+    const size_t width = 2 * (size_t)pairs;
+    float *const to = f->rope + (size_t)which * cuda_rope_floats(f);
+    rope_fill fill = {.rope = &f->plan->ropes[which], .pairs = pairs};
+    cairn_status status = CAIRN_OK;
+    fill.table = (float *)base_new(f->dev->base, ROPE_POSITIONS * width, 4);
+    if (!fill.table) return base_no_memory(f->dev->base, "the rotations", ROPE_POSITIONS * width * 4);
+    for (int i = 0; i < tasks * ROPE_PAIRS; i++) fill.turn[i / ROPE_PAIRS].c[i % ROPE_PAIRS] = 1.0;
+    for (int at = 0; at < positions && !status; at += fill.count) {
+        fill.count = positions - at < ROPE_POSITIONS ? positions - at : ROPE_POSITIONS;
+        pool_run(f->dev->pool, tasks, cuda_fill_pairs, &fill);
+        status = device_upload(f->dev, to + (size_t)at * width, fill.table, (size_t)fill.count * width * 4);
+    }
+    if (!status) status = device_sync(f->dev);
+    base_delete(f->dev->base, fill.table, ROPE_POSITIONS * width, 4);
     return status;
 }
 
