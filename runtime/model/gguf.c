@@ -563,15 +563,6 @@ static void gguf_read_piece(void *context, int index) {
     if (error) os_atomic_store(&p->error, error);
 }
 
-/* By all threads: one alone takes longer to copy what the system holds of a file than a disk to read it. */
-static int gguf_read_pieces(struct pool *threads, gguf_part *p) {
-    const int pieces = (int)((p->bytes + GGUF_PIECE - 1) / GGUF_PIECE);
-    if (!threads) return p->read(p->from, p->at, p->to, p->bytes);
-    os_atomic_store(&p->error, 0);
-    pool_run(threads, pieces, gguf_read_piece, p);
-    return os_atomic_load(&p->error);
-}
-
 static cairn_status gguf_tell(base *b, const char *name, uint64_t at, uint64_t size) {
     return base_progress(b, name, at >> 20, ((size - 1) >> 20) + 1);
 }
@@ -580,15 +571,17 @@ static size_t gguf_part_bytes(uint64_t at, uint64_t end) {
     return end - at < GGUF_PART ? (size_t)(end - at) : GGUF_PART;
 }
 
+/* One thread alone takes longer to copy what the system holds of a file than a disk to read it. */
 static cairn_status gguf_read_parts(base *b, struct pool *threads, const char *name, gguf_read_at read,
                                     const void *from, gguf_extent which, uint8_t *data) {
+    gguf_part part = {.read = read, .from = from};
     for (uint64_t at = which.begin; at < which.end; at += GGUF_PART) {
-        gguf_part part = {.read = read, .from = from, .at = at, .to = data + at,
-                          .bytes = gguf_part_bytes(at, which.end)};
         cairn_status status = gguf_tell(b, name, at, which.size);
         int error;
         if (status) return status;
-        if ((error = gguf_read_pieces(threads, &part))) return os_fail(b, error, "read", name);
+        part.at = at, part.to = data + at, part.bytes = gguf_part_bytes(at, which.end);
+        pool_run(threads, (int)((part.bytes + GGUF_PIECE - 1) / GGUF_PIECE), gguf_read_piece, &part);
+        if ((error = os_atomic_load(&part.error))) return os_fail(b, error, "read", name);
     }
     return CAIRN_OK;
 }

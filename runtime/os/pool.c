@@ -80,8 +80,8 @@ static void pool_gate_close(pool_gate *gate) {
 }
 
 /* Returns once the value differs from `seen`. A sleeper counts itself before it looks again, and
- * pool_gate_add changes the value before it counts sleepers, so no wake-up is lost. A condition's
- * broadcast waits for those it woke before, should their cores be busy: a futex does not. */
+ * pool_gate_add changes the value before it counts sleepers, so no wake-up is lost. Those who wait for a
+ * number wake at once, at a condition one after the other, as each gets its mutex. */
 static void pool_gate_sleep(pool_gate *gate, int32_t seen) {
     os_atomic_add(&gate->sleepers, 1);
 #ifdef __linux__
@@ -272,7 +272,7 @@ static void pool_run(pool *p, int count, pool_task task, void *context) {
     all.task = task;
     all.context = context;
     all.count = count;
-    if (p->threads == 1 || count <= 1) {
+    if (!p || p->threads == 1 || count <= 1) {
         for (index = 0; index < count; index++) task(context, index);
         return;
     }

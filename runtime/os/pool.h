@@ -31,7 +31,7 @@ static void pool_close(pool *p);
 
 /* How many work, the owner included. */
 static int pool_threads(const pool *p);
-/* Calls task(context, index) once for each index below count. */
+/* Calls task(context, index) once for each index below count; p NULL: all of them here. */
 static void pool_run(pool *p, int count, pool_task task, void *context);
 /* Calls task(context, worker) on worker 0, and on those below `most` that come while it is on. */
 static void pool_each(pool *p, int most, pool_task task, void *context);

@@ -294,7 +294,7 @@ static void test_large(base *b) {
     os_calls.read_at = counted_read_at;
     for (int threads = 1; threads <= 3; threads += 2) {
         const long before = live_blocks;
-        int all, refused = 0;
+        int all, wrong = 0;
         gguf g;
         os_atomic_store(&reads, 0), os_atomic_store(&fails_at, 0);
         tap_ok(!gguf_copy(b, threads > 1 ? three : NULL, path, &g) &&
@@ -303,10 +303,10 @@ static void test_large(base *b) {
         all = os_atomic_load(&reads);
         for (int n = 1; n <= all; n += 1 + all / 20) {
             os_atomic_store(&reads, 0), os_atomic_store(&fails_at, n);
-            refused += gguf_copy(b, threads > 1 ? three : NULL, path, &g) != CAIRN_FILE_ERROR ||
+            wrong += gguf_copy(b, threads > 1 ? three : NULL, path, &g) != CAIRN_FILE_ERROR ||
                        !strstr(b->error, "gguf_large.gguf: cannot read") || live_blocks != before;
         }
-        tap_ok(!refused && all >= 10, "one of %d reads fails: %s", all, b->error);
+        tap_ok(!wrong && all >= 10, "one of %d reads fails: %s", all, b->error);
     }
     os_calls.read_at = real_read_at;
     pool_close(three);

@@ -420,12 +420,6 @@ static void tokenizer_read_lines(void *context, int part) {
         l->line[i].good = tokenizer_read_merge(l->index, l->line[i].text, l->line[i].bytes, &l->line[i].merge);
 }
 
-static void tokenizer_look_up(struct pool *threads, tokenizer_lines *l) {
-    const int parts = (l->count + TOK_LINES_EACH - 1) / TOK_LINES_EACH;
-    if (threads) pool_run(threads, parts, tokenizer_read_lines, l);
-    else for (int i = 0; i < parts; i++) tokenizer_read_lines(l, i);
-}
-
 /* Lines wait for memory most of their time: all threads look them up, and they are added in their order. */
 static cairn_status tokenizer_add_lines(base *b, struct pool *threads, const gguf *g, gguf_list *list,
                                         tokenizer_lines *l, tokenizer *t) {
@@ -434,7 +428,7 @@ static cairn_status tokenizer_add_lines(base *b, struct pool *threads, const ggu
         l->count = all - rank < TOK_LINES ? all - rank : TOK_LINES;
         if (tokenizer_progress(b, rank, (uint64_t)all)) return b->status;
         for (int i = 0; i < l->count; i++) l->line[i].text = gguf_next_string(list, &l->line[i].bytes);
-        tokenizer_look_up(threads, l);
+        pool_run(threads, (l->count + TOK_LINES_EACH - 1) / TOK_LINES_EACH, tokenizer_read_lines, l);
         for (int i = 0; i < l->count; i++) {
             tokenizer_merge *merge = &l->line[i].merge;
             if (!l->line[i].good)
