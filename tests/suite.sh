@@ -76,7 +76,7 @@ kinds_of() {
 # "alone" has no other.
 run_c() {
     case $(head_field emulated "$1") in
-        *alone*) has_gpu || has_turn "$2" 0 || { no_turn "$2" "what needs a GPU, on the emulated one"; return 0; } ;;
+        *alone*) has_gpu || has_turn "$2" asan || { no_turn "$2" "what needs a GPU, on the emulated one"; return 0; } ;;
     esac
     flags=$(head_field build "$1")
     own=$(own_flags "$flags")
@@ -87,7 +87,7 @@ run_c() {
         ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.bin" \
         $lua_libs $libraries || return 1
     case $(head_field emulated "$1") in
-        *asan*) has_gpu || if has_turn "$2" 0; then set -- "$1" "$2" tests/simt/emulate.sh
+        *asan*) has_gpu || if has_turn "$2" asan; then set -- "$1" "$2" tests/simt/emulate.sh
             else no_turn "$2"; fi ;;
     esac
     ${3-} "$logs/$2.bin"

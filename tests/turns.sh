@@ -1,7 +1,8 @@
 # turns.sh: the whole suite runs for every change of anything, and most of its time went to the emulated GPU.
 # So within it (CAIRN_TEST_TURNS=1, by tests/suite.sh) what runs there takes turns by the tree's seed: with one
 # tree of 32 under the sanitizers, with another under the race detector. They are dealt out by their place in one
-# list, so that each tree has one or two of each. tests/lua/gpu_test.lua, which meets every kind of call, runs there with each tree.
+# list, so that each tree has one or two of each. tests/lua/gpu_test.lua, which meets every kind of call, runs there
+# with each tree.
 # `./build.sh test NAME...` runs all of what it names, as CAIRN_TEST_TURNS=0 does of the whole suite: after
 # a kernel changed `./build.sh test simt simt_race emulated` should, and the tests of what it is for.
 # tests/nvrtc/run.sh has turns of its own, and so have tests that build all for others: tests/exact_test.sh,
@@ -13,11 +14,13 @@ turn_names() {
     for path in $(grep -ls 'emulated: ' tests/*/*_test.c); do basename "$path" _test.c; done
 }
 
-# has_turn NAME WHICH: whether that test has turn 0, with sanitizers, or 16, with the race detector.
+# has_turn NAME asan|race: whether that test has its turn with the sanitizers, or with the race detector, half a round
+# later.
 has_turn() {
     [ "$(turn_of 32)" != -1 ] || return 0
     turn_place=$(turn_names | grep -nx "$1" | cut -d : -f 1)
-    [ $(((${turn_place:-0} + $(turn_of 32)) % 32)) = "$2" ]
+    case $2 in asan) turn_wanted=0 ;; race) turn_wanted=16 ;; esac
+    [ $(((${turn_place:-0} + $(turn_of 32)) % 32)) = "$turn_wanted" ]
 }
 
 # turn_of COUNT: which of so many turns this tree has; -1: all.

@@ -79,8 +79,7 @@ static cairn_status npy_parse(base *b, const char *path, const uint8_t *data, si
     if (size < 12 || memcmp(data, "\x93NUMPY", 6) != 0 || data[6] < 1 || data[6] > 3)
         return base_fail(b, CAIRN_BAD_FILE, "%s: not a .npy file of version 1 to 3", path);
     start = data[6] == 1 ? 10 : 12;
-    length = (size_t)data[8] | (size_t)data[9] << 8;
-    if (data[6] > 1) length |= (size_t)data[10] << 16 | (size_t)data[11] << 24;
+    length = (size_t)base_load(data + 8, (int)start - 8);
     if (length > NPY_MAX_HEADER || length > size - start)
         return base_fail(b, CAIRN_BAD_FILE, "%s: the .npy header is cut off at byte %llu", path,
                          (unsigned long long)size);

@@ -71,12 +71,12 @@ static cache_key engine_sum(const cairn_model *m, const cairn_adapter *adapter) 
 static void engine_put_identity(const cairn_model *m, const cairn_adapter *adapter, uint8_t *at) {
     const cache_key sum = engine_sum(m, adapter);
     const model_shape *s = &m->shape;
-    snapshot_put32(at, (uint32_t)m->kv.page_size);
-    snapshot_put32(at + 4, (uint32_t)m->runtime->config.kv_dtype);
-    snapshot_put32(at + 8, (uint32_t)s->layers);
-    snapshot_put32(at + 12, (uint32_t)s->kv_heads);
-    snapshot_put32(at + 16, (uint32_t)s->head_dim);
-    snapshot_put32(at + 20, (uint32_t)s->vocab);
+    cache_store32(at, (uint32_t)m->kv.page_size);
+    cache_store32(at + 4, (uint32_t)m->runtime->config.kv_dtype);
+    cache_store32(at + 8, (uint32_t)s->layers);
+    cache_store32(at + 12, (uint32_t)s->kv_heads);
+    cache_store32(at + 16, (uint32_t)s->head_dim);
+    cache_store32(at + 20, (uint32_t)s->vocab);
     memcpy(at + 24, sum.bytes, 32);
     memset(at + 56, 0, 128);
     memcpy(at + 56, m->name, strlen(m->name));
@@ -147,7 +147,7 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
     snapshot_place(snap, memory);
     engine_put_identity(s->model, s->adapter, snap->parts[SNAPSHOT_IDENTITY]);
     snapshot_put_ids(snap->parts[SNAPSHOT_TOKENS], s->tokens, s->count);
-    snapshot_put32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_kept_tokens(s));
+    cache_store32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_kept_tokens(s));
     for (int i = 0; i < s->count; i += 8) {
         uint8_t past = (uint8_t)(s->count - i < 8 ? 0xff << (s->count - i) : 0);
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);

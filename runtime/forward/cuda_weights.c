@@ -102,8 +102,7 @@ static cairn_status cuda_fetch_slice(const step_packer *p, const model_weight *w
                     .each = row < PART ? PART / (int64_t)row : 1, .pinned = (uint8_t *)pinned};
     if (!cuda_reads(w->type)) s.wide = (size_t)(count * w->columns) * 4;
     os_atomic_store(&s.lost, 0);
-    if (count <= s.each) cuda_fetch_part(&s, 0);
-    else pool_run(p->f->dev->pool, (int)((count + s.each - 1) / s.each), cuda_fetch_part, &s);
+    pool_run(p->f->dev->pool, (int)((count + s.each - 1) / s.each), cuda_fetch_part, &s);
     if (os_atomic_load(&s.lost)) return gguf_lost(p->f->dev->base, p->file);
     *bytes = s.wide ? s.wide : (size_t)count * row;
     return CAIRN_OK;

@@ -49,8 +49,7 @@ static bool hf_next_field(hf_wire *in, hf_field *out) {
     if (in->wrong || bytes > (uint64_t)(in->end - in->at)) return !(in->wrong = true);
     out->inside = (hf_wire){in->at, in->at + bytes, false};
     in->at += bytes;
-    for (int i = 0; out->wire == HF_FOUR && i < 4; i++)
-        out->value |= (uint64_t)(uint8_t)out->inside.at[i] << 8 * i;
+    if (out->wire == HF_FOUR) out->value = base_load(out->inside.at, 4);
     return true;
 }
 

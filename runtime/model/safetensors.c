@@ -104,8 +104,7 @@ static cairn_status safetensors_header(safetensors_reader *r, base_text *text) {
     const uint64_t size = r->s->files[r->file].size;
     uint8_t head[8];
     const uint8_t *data = size < 8 ? NULL : shards_read(r->s, r->file, 0, 8, head);
-    uint64_t bytes = 0;
-    for (int i = 0; i < 8 && data; i++) bytes |= (uint64_t)data[i] << 8 * i;
+    const uint64_t bytes = data ? base_load(data, 8) : 0;
     if (size < 8 || bytes > size - 8 || bytes > SAFETENSORS_MOST_HEADER)
         return base_fail(r->b, CAIRN_BAD_FILE, "%s: byte 0: a header of %llu bytes in a file of "
                          "%llu: not a safetensors file, or cut short", r->path,

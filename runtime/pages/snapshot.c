@@ -18,16 +18,10 @@
 enum { SNAPSHOT_VERSION = 3, SNAPSHOT_HEADER = 112, SNAPSHOT_NAME = 64 };
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static void snapshot_put32(uint8_t *p, uint32_t v) {
-    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> 8 * i);
-}
-
-static uint32_t snapshot_get32(const uint8_t *p) {
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
+static uint32_t snapshot_get32(const uint8_t *p) { return (uint32_t)base_load(p, 4); }
 
 static void snapshot_put_ids(uint8_t *p, const int32_t *ids, int count) {
-    for (int i = 0; i < count; i++) snapshot_put32(p + 4 * (size_t)i, (uint32_t)ids[i]);
+    for (int i = 0; i < count; i++) cache_store32(p + 4 * (size_t)i, (uint32_t)ids[i]);
 }
 
 static int32_t snapshot_get_id(const uint8_t *p, int i) {
@@ -146,8 +140,8 @@ static void snapshot_place(snapshot *s, uint8_t *memory) {
 static cairn_status snapshot_seal(base *b, struct pool *threads, snapshot *s) {
     uint8_t *at = s->memory;
     memcpy(at, "CAIRNSNP", 8);
-    snapshot_put32(at + 8, SNAPSHOT_VERSION);
-    snapshot_put32(at + 12, s->kind);
+    cache_store32(at + 8, SNAPSHOT_VERSION);
+    cache_store32(at + 12, s->kind);
     cache_store64(at + 16, s->total);
     for (int i = 0; i < SNAPSHOT_PARTS; i++) {
         uint64_t sum = 0;
@@ -269,15 +263,15 @@ static cairn_status snapshot_take_request(cairn_page_tables *t, const char *call
 }
 
 static void snapshot_put_identity(const snapshot_request *q, uint8_t *at) {
-    snapshot_put32(at, (uint32_t)q->t->lists.page_size);
-    snapshot_put32(at + 4, (uint32_t)q->a.cache_count);
+    cache_store32(at, (uint32_t)q->t->lists.page_size);
+    cache_store32(at + 4, (uint32_t)q->a.cache_count);
     memcpy(at + 8, q->name, SNAPSHOT_NAME);
     for (int i = 0; i < q->a.cache_count; i++) {
         const cairn_tensor *one = q->a.caches[i];
         uint8_t *row = at + 8 + SNAPSHOT_NAME + SNAPSHOT_ROW * (size_t)i;
         memset(row, 0, SNAPSHOT_ROW);
-        snapshot_put32(row, (uint32_t)cairn_tensor_type(one));
-        for (int d = 1; d < one->ndim; d++) snapshot_put32(row + 4 * d, (uint32_t)one->shape[d]);
+        cache_store32(row, (uint32_t)cairn_tensor_type(one));
+        for (int d = 1; d < one->ndim; d++) cache_store32(row + 4 * d, (uint32_t)one->shape[d]);
     }
 }
 
@@ -340,8 +334,8 @@ cairn_status cairn_page_tables_save(cairn_page_tables *t, const cairn_snapshot_a
     snapshot_place(&s, (uint8_t *)memory);
     snapshot_put_identity(&q, s.parts[SNAPSHOT_IDENTITY]);
     snapshot_put_ids(s.parts[SNAPSHOT_TOKENS], q.a.tokens, q.a.token_count);
-    snapshot_put32(s.parts[SNAPSHOT_STATE], (uint32_t)length);
-    snapshot_put32(s.parts[SNAPSHOT_STATE] + 4, (uint32_t)pages);
+    cache_store32(s.parts[SNAPSHOT_STATE], (uint32_t)length);
+    cache_store32(s.parts[SNAPSHOT_STATE] + 4, (uint32_t)pages);
     if (q.a.state_bytes) memcpy(s.parts[SNAPSHOT_EXTRA], q.a.state, q.a.state_bytes);
     if ((status = snapshot_fetch_request(&q, pages, s.parts[SNAPSHOT_PAGES]))) return status;
     return snapshot_seal(b, t->rt->pool, &s);

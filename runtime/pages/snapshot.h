@@ -15,7 +15,6 @@ typedef struct snapshot {
 
 
 /* Little-endian numbers. */
-static void snapshot_put32(uint8_t *p, uint32_t v);
 static uint32_t snapshot_get32(const uint8_t *p);
 static void snapshot_put_ids(uint8_t *p, const int32_t *ids, int count);
 /* -1 for a number above INT32_MAX. */

@@ -179,7 +179,8 @@ static void test_shapes(void) {
         const shape_file *s = &shape_files[i];
         if (!shape_write(path, s)) tap_ok(false, "cannot write %s", path);
         for (size_t j = 0; j < BASE_COUNT(tokens); j++)
-            if (turn < 0 || (i + j + (size_t)turn) % BASE_COUNT(tokens) == 0) test_shape_at(s, tokens[j], j ? CAIRN_MAP_FILE : CAIRN_MAP_COPY);
+            if (turn < 0 || (i + j + (size_t)turn) % BASE_COUNT(tokens) == 0)
+                test_shape_at(s, tokens[j], j ? CAIRN_MAP_FILE : CAIRN_MAP_COPY);
     }
     if (!shape_write(path, &shape_mixed)) tap_ok(false, "cannot write %s", path);
     test_shape_at(&shape_mixed, 8192, CAIRN_MAP_FILE);

@@ -449,8 +449,8 @@ static bool forged_refused(many *to, const cairn_snapshot_args *b, const uint8_t
     snapshot_place(&s, memory);
     for (int i = 0; i < SNAPSHOT_PARTS; i++)
         memcpy(s.parts[i], was.parts[i], s.bytes[i] < was.bytes[i] ? s.bytes[i] : was.bytes[i]);
-    if (what == HELD) snapshot_put32(s.parts[SNAPSHOT_STATE], 0xffffffffu);
-    if (what == PAGES_HELD) snapshot_put32(s.parts[SNAPSHOT_STATE] + 4, 7);
+    if (what == HELD) cache_store32(s.parts[SNAPSHOT_STATE], 0xffffffffu);
+    if (what == PAGES_HELD) cache_store32(s.parts[SNAPSHOT_STATE] + 4, 7);
     fine = !snapshot_seal(&rt->base, rt->pool, &s);
     if (what == TOTAL) {
         cache_store64(memory + 16, s.total + 1);

@@ -14,7 +14,7 @@ flags="-std=c++17 -Og -g1 -fno-omit-frame-pointer -fno-strict-aliasing -ffp-cont
 parts="fibre simt simt_operations"
 if [ "${1-}" = --race ]; then
     shift
-    out=$out/race label=race turn=8
+    out=$out/race label=race turn=race
     flags="$flags -DSIMT_RACE"
     part_flags=$flags parts="$parts simt_race"
     flags="$flags -fsanitize=thread" link=
@@ -22,7 +22,7 @@ if [ "${1-}" = --race ]; then
         flags="$flags -fno-tree-sra --param=tsan-instrument-func-entry-exit=0" ;;
     esac
 else
-    label=simt turn=0
+    label=simt turn=asan
     flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=undefined"
     flags="$flags -ftrivial-auto-var-init=pattern" # gcc 12 fails on it with -fsanitize=thread
     part_flags="$flags -DSIMT_ASAN" link="-fsanitize=address,undefined"
@@ -58,7 +58,8 @@ names= others=
 for file in tests/simt/*_simt.cpp; do
     name=$(basename "$file" _simt.cpp)
     case " $* " in
-        "  " | *" $name "*) if has_turn "simt $name" $turn; then names="$names $name"; else others="$others $name"; fi ;;
+        "  " | *" $name "*)
+            if has_turn "simt $name" $turn; then names="$names $name"; else others="$others $name"; fi ;;
     esac
 done
 

@@ -85,9 +85,11 @@ static size_t tokenizer_unwrite(const tokenizer_alphabet *a, const char *text, s
     return used;
 }
 
+enum { TOK_LINES = 4096 /* that are looked up, or read, between two looks at the host */, TOK_LINES_EACH = 256 };
+
 /* Tells the host now and then; CANCELLED when it is to end. */
 static cairn_status tokenizer_progress(base *b, int32_t i, uint64_t count) {
-    return i % 4096 ? CAIRN_OK : base_progress(b, "tokenizer", (uint64_t)i, count);
+    return i % TOK_LINES ? CAIRN_OK : base_progress(b, "tokenizer", (uint64_t)i, count);
 }
 
 /* ---- finding tokens by text, while the tables are made -------------------------------------- */
@@ -408,12 +410,10 @@ static bool tokenizer_read_merge(const tokenizer_index *index, const char *text,
     return out->left >= 0 && out->right >= 0 && out->merged >= 0;
 }
 
-enum { TOK_LINES = 4096 /* that are looked up at a time */, TOK_LINES_EACH = 256 /* by a thread */ };
-
 typedef struct tokenizer_line { const char *text; size_t bytes; tokenizer_merge merge; bool good; } tokenizer_line;
 typedef struct tokenizer_lines { const tokenizer_index *index; tokenizer_line *line; int count; } tokenizer_lines;
 
-/* A pool_task. */
+/* A pool_task, of TOK_LINES_EACH lines. */
 static void tokenizer_read_lines(void *context, int part) {
     const tokenizer_lines *l = (const tokenizer_lines *)context;
     for (int i = part * TOK_LINES_EACH; i < l->count && i < (part + 1) * TOK_LINES_EACH; i++)
